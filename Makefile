@@ -1,0 +1,56 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+BIN := .venv/bin
+# The CPU build is enough; plain `torch` may pull in gigabytes of CUDA libraries.
+TORCH ?= torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-torch lint format bench clean
+
+help:
+	@echo "make demo        set up, then run the main job on a built-in layer"
+	@echo "make test        set up, then run the tests"
+	@echo "make test-torch  the tests that need PyTorch ($(TORCH))"
+	@echo "make lint        ruff and mypy, as pre-commit runs them"
+	@echo "make format      ruff's formatter"
+	@echo "make bench       the benchmarks: a table, and build/bench.json"
+	@echo "make clean       remove .venv and build"
+
+demo: .venv/installed
+	$(BIN)/lrbi demo
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest -n 2
+
+test-torch: .venv/installed-test
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pytest -m torch
+
+# Type checkers do not see through an editable install, so mypy gets a real one.
+lint: .venv/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/lib build/typed
+	$(BIN)/python -m pip install --quiet --no-deps --target build/typed .
+	cd build && MYPYPATH=typed ../$(BIN)/mypy --config-file ../pyproject.toml -p lrbi
+
+format: .venv/installed-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed-bench
+	$(BIN)/python -m benchmarks --json build/bench.json
+
+clean:
+	rm -rf .venv build
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/installed-%: pyproject.toml .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	touch $@

@@ -1,0 +1,1 @@
+"""The RTL generator, installed as ``lrbi.hw``."""

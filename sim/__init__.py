@@ -1,0 +1,1 @@
+"""The simulation benches and their runner, installed as ``lrbi.sim``."""
