@@ -1,0 +1,142 @@
+"""The two configurations: how a layer is compressed, and the decoder that plays it back."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lrbi.errors import InputError
+
+ENGINES = ("hals", "nimfa")
+METHODS = (1, 2, 3)
+
+
+def _whole(noun: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{noun} must be a whole number of at least {least}, not {value!r}")
+
+
+def _tile(value: object) -> None:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InputError(f"Tile must be a pair of rows and columns, not {value!r}")
+    _whole("Tile rows", value[0], 1)
+    _whole("Tile columns", value[1], 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressConfig:
+    """How :func:`lrbi.compress` turns a weight matrix into factors."""
+
+    sparsity: float | None = None
+    """Share S of weights to prune; None where the exact mask is given instead."""
+    rank: int | Literal["auto"]
+    """Rank k of every tile, or ``"auto"`` to choose a rank per tile that meets ``ratio``."""
+    ratio: float | None = None
+    """With rank ``"auto"``: the index ratio m*n / index_bits to meet."""
+    tile: tuple[int, int] | None = None
+    """Rows and columns of a tile; None for one tile of the layer's size."""
+    method: int = 3
+    """The paper's weight manipulation before NMF: 1 none, 2 squares, 3 amplified survivors."""
+    engine: str = "hals"
+    """The NMF engine, a name in :data:`ENGINES`."""
+    iterations: int = 60
+    """Iterations of the NMF engine."""
+    sparsity_per_tile: bool = False
+    """Prune every tile to S, as the paper does, instead of the layer as a whole."""
+    seed: int = 0
+    """Seed of everything random."""
+
+    def __post_init__(self) -> None:
+        if self.sparsity is not None and not 0.0 < self.sparsity < 1.0:
+            raise InputError(
+                f"Sparsity must be between 0 and 1, both excluded, not {self.sparsity}"
+            )
+        if self.rank == "auto":
+            if self.ratio is None or not (self.ratio > 0.0 and math.isfinite(self.ratio)):
+                raise InputError(
+                    f"Ratio must be a positive number with rank 'auto', not {self.ratio}"
+                )
+        else:
+            _whole("Rank", self.rank, 1)
+            if self.rank > 65535:
+                raise InputError(f"Rank must be at most 65535, not {self.rank}")
+            if self.ratio is not None:
+                raise InputError(f"Ratio goes with rank 'auto' only, not with rank {self.rank}")
+        if self.tile is not None:
+            _tile(self.tile)
+        if self.method not in METHODS:
+            raise InputError(f"Method must be 1, 2 or 3, not {self.method!r}")
+        if self.engine not in ENGINES:
+            raise InputError(f"Engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+        _whole("Iterations", self.iterations, 1)
+        _whole("Seed", self.seed, 0)
+        if self.sparsity is None and self.sparsity_per_tile:
+            raise InputError("Sparsity per tile needs a sparsity, not a given mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """The decoder's numbers, and every width and depth that follows from them.
+
+    One object stands behind the software reference, the ROM images and the RTL.
+    """
+
+    rank: int
+    """Largest rank k that the decoder takes."""
+    tile_rows: int
+    """Rows R of a tile as the ROM images hold it; at the streams, height is free."""
+    tile_cols: int
+    """Columns C of a tile: the width of a mask row."""
+    stage_ranks: int = 6
+    """Ranks d that one pipeline stage combines."""
+    lanes: int = 1
+    """I_p rows taken, and mask rows given, a clock."""
+    iz_rows: int = 1
+    """I_z rows a beat at the port."""
+    reset: Literal["rst", "aresetn"] = "rst"
+    """Reset port: ``rst`` active high, or ``aresetn`` active low; synchronous both."""
+
+    def __post_init__(self) -> None:
+        _whole("Rank", self.rank, 1)
+        _whole("Tile rows", self.tile_rows, 1)
+        _whole("Tile columns", self.tile_cols, 1)
+        _whole("Ranks per stage", self.stage_ranks, 1)
+        _whole("Lanes", self.lanes, 1)
+        _whole("I_z rows a beat", self.iz_rows, 1)
+        if self.reset not in ("rst", "aresetn"):
+            raise InputError(f"Reset must be 'rst' or 'aresetn', not {self.reset!r}")
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Ranks in each pipeline stage, in order; where d does not divide k, the first is short."""
+        short = self.rank % self.stage_ranks
+        return ((short,) if short else ()) + (self.stage_ranks,) * (self.rank // self.stage_ranks)
+
+    @property
+    def ip_width(self) -> int:
+        """Bits of an I_p beat or ROM word."""
+        return self.rank * self.lanes
+
+    @property
+    def iz_width(self) -> int:
+        """Bits of an I_z beat or ROM word."""
+        return self.tile_cols * self.iz_rows
+
+    @property
+    def mask_width(self) -> int:
+        """Bits of a mask beat."""
+        return self.tile_cols * self.lanes
+
+    @property
+    def ip_depth(self) -> int:
+        """I_p words of a tile."""
+        return -(-self.tile_rows // self.lanes)
+
+    @property
+    def iz_depth(self) -> int:
+        """I_z words of a tile of full rank."""
+        return -(-self.rank // self.iz_rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The configuration as JSON keeps it."""
+        return dataclasses.asdict(self)
