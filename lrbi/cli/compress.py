@@ -1,0 +1,316 @@
+"""``lrbi compress``."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lrbi.cli.options import (
+    Extent,
+    Listed,
+    json_option,
+    message,
+    print_json,
+    print_layers,
+    print_table,
+    progress,
+    verbosity,
+)
+from lrbi.config import ENGINES
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from lrbi.pipeline import LayerSource
+    from lrbi.weights import TensorInfo, WeightFile
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--list", "listing", is_flag=True, help="List the tensors of FILE, and stop.")
+@click.option(
+    "--layer",
+    "patterns",
+    multiple=True,
+    metavar="NAME",
+    help="Layer, by name or glob; may be repeated. [default: the only matrix]",
+)
+@click.option("--all", "every", is_flag=True, help="Every matrix of at least --min-size weights.")
+@click.option(
+    "--min-size",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    metavar="N",
+    help="With --all: the least number of weights.",
+)
+@click.option(
+    "-s",
+    "--sparsity",
+    type=Listed(click.FLOAT),
+    metavar="S[,S...]",
+    help="Share of weights to prune, between 0 and 1: one for all layers, or one for each in the "
+    "order of --list.",
+)
+@click.option(
+    "-k",
+    "--rank",
+    "ranks",
+    type=Listed(click.INT, word="auto"),
+    metavar="K[,K...]|auto",
+    help="Rank of the factors: one for all layers, one for each in the order of --list, or 'auto' "
+    "to choose a rank per tile that meets --ratio.",
+)
+@click.option(
+    "--ratio",
+    type=click.FLOAT,
+    metavar="X",
+    help="With --rank auto: weights per index bit that each layer is to meet.",
+)
+@click.option(
+    "--tile",
+    type=Extent(),
+    metavar="RxC",
+    help="Cut layers into tiles of R rows and C columns. [default: one tile a layer]",
+)
+@click.option(
+    "--sparsity-per-tile",
+    is_flag=True,
+    help="Prune every tile to S, as in the paper, instead of the layer as a whole.",
+)
+@click.option(
+    "--mask",
+    "mask_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take the exact mask from FILE (same layer name, or its only array), not from --sparsity.",
+)
+@click.option(
+    "--from-zeros",
+    is_flag=True,
+    help="Take the layer's own zeros as the exact mask (a pruned model).",
+)
+@click.option(
+    "--reshape",
+    type=Extent(),
+    metavar="RxC",
+    help="View layers as R x C. [default: (out, in*kh*kw) for convolutions]",
+)
+@click.option("--transpose", is_flag=True, help="Transpose the matrix (after --reshape).")
+@click.option(
+    "--method",
+    type=click.IntRange(1, 3),
+    default=3,
+    show_default=True,
+    help="Weight manipulation before NMF: 1 none, 2 squares, 3 survivors amplified by 1/(1-S).",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="hals",
+    show_default=True,
+    help="NMF engine.",
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    metavar="N",
+    help="NMF iterations.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of everything random.",
+)
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes to spread the tiles over; the result does not depend on it.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The factor file to write.")
+@json_option
+@verbosity
+def compress(
+    file: Path,
+    listing: bool,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    jobs: int,
+    **options: Any,
+) -> None:
+    """Find the factors of low-rank pruning masks for the layers of a weight file.
+
+    FILE is a .npy, .npz or .safetensors file. Interrupted work leaves OUTPUT.partial behind, and
+    the same command then goes on where it stopped.
+
+    \b
+    lrbi compress model.safetensors --list
+    lrbi compress model.safetensors --layer fc1 -s 0.95 -k 16 --tile 100x125 -o fc1.lrbi
+    lrbi compress model.safetensors --layer 'fc*' -s 0.9,0.95 -k 8,16 -j 2 -o model.lrbi
+    lrbi compress pruned.npz --all --from-zeros -k auto --ratio 10 -o pruned.lrbi
+    """
+    from lrbi.atomic import check_writable
+    from lrbi.checkpoint import Checkpoint
+    from lrbi.factorfile import save
+    from lrbi.pipeline import compress_layers
+    from lrbi.weights import open_weights
+
+    weights = open_weights(file)
+    if listing:
+        _list(weights.tensors(), as_json)
+        return
+    if output is None:
+        raise click.UsageError("Missing option '-o' / '--output': the factor file to write.")
+    sources = _sources(weights, **options)
+    check_writable(output)
+    store = Checkpoint(output, on_discard=lambda text: message(text, quiet=quiet))
+    with ExitStack() as stack:
+        executor, in_flight = stack.enter_context(_executor(jobs))
+        on_tile = stack.enter_context(progress(quiet))
+        layers = {}
+        try:
+            for name, layer in compress_layers(
+                sources, executor=executor, in_flight=in_flight, store=store, on_tile=on_tile
+            ):
+                layers[name] = layer
+                message(f"{name}: kept {layer.kept:.4f}", quiet=quiet or not verbose)
+            save(output, layers)
+        except KeyboardInterrupt:
+            message(f"the same command goes on from {store.folder}", quiet=quiet)
+            raise
+        except BaseException:
+            store.remove()
+            raise
+        store.remove()
+    print_layers(layers, as_json=as_json, verbose=verbose)
+
+
+def _list(tensors: "list[TensorInfo]", as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "tensors": [
+                    {
+                        "name": item.name,
+                        "shape": list(item.shape),
+                        "dtype": item.dtype,
+                        "matrix": item.is_matrix,
+                    }
+                    for item in tensors
+                ]
+            }
+        )
+        return
+    rows = [
+        (
+            item.name,
+            "x".join(map(str, item.shape)) or "scalar",
+            item.dtype,
+            f"{item.size:,}",
+            "yes" if item.is_matrix else "no",
+        )
+        for item in tensors
+    ]
+    columns = {
+        "tensor": "left",
+        "shape": "right",
+        "type": "left",
+        "weights": "right",
+        "can be compressed": "left",
+    }
+    print_table(columns, rows)
+
+
+def _sources(
+    weights: "WeightFile",
+    *,
+    patterns: tuple[str, ...],
+    every: bool,
+    min_size: int,
+    sparsity: list[float] | None,
+    ranks: list[Any] | None,
+    mask_file: Path | None,
+    from_zeros: bool,
+    reshape: tuple[int, int] | None,
+    transpose: bool,
+    **shared: Any,
+) -> "list[LayerSource]":
+    """The layers that the options ask for, checked as far as can be before any is read."""
+    from lrbi.config import CompressConfig
+    from lrbi.errors import InputError
+    from lrbi.pipeline import LayerSource
+    from lrbi.weights import as_mask, as_matrix, nonzero_mask, open_weights, select
+
+    if every and patterns:
+        raise click.UsageError("--all and --layer cannot go together.")
+    if (sparsity is not None) + (mask_file is not None) + from_zeros != 1:
+        raise click.UsageError("Give one of --sparsity, --mask and --from-zeros.")
+    if ranks is None:
+        raise click.UsageError("Missing option '-k' / '--rank': the rank of the factors.")
+    chosen = select(weights.tensors(), patterns, every=every, min_size=min_size)
+    names = [item.name for item in chosen]
+    masks = open_weights(mask_file) if mask_file else None
+
+    def matrix(name: str) -> Any:
+        return as_matrix(weights.read(name), reshape=reshape, transpose=transpose)
+
+    def given_mask(name: str) -> Any:
+        if masks is None:
+            return nonzero_mask(matrix(name))
+        there = [item.name for item in masks.tensors()]
+        if name not in there and len(there) != 1:
+            raise InputError(f"Mask file {mask_file} holds no mask named {name!r}")
+        values = as_mask(masks.read(name if name in there else there[0]))
+        return as_matrix(values, reshape=reshape, transpose=transpose)
+
+    return [
+        LayerSource(
+            name=item.name,
+            config=CompressConfig(rank=rank, sparsity=share, **shared),
+            weights=partial(matrix, item.name),
+            mask=None if sparsity else partial(given_mask, item.name),
+            source_shape=item.shape,
+            transposed=transpose,
+        )
+        for item, rank, share in zip(
+            chosen,
+            _each("--rank", ranks, names),
+            _each("--sparsity", sparsity or [None], names),
+            strict=True,
+        )
+    ]
+
+
+def _each(option: str, values: list[Any], names: list[str]) -> list[Any]:
+    """One value a layer: the same for all, or as many as there are layers."""
+    if len(values) not in (1, len(names)):
+        raise click.UsageError(
+            f"{option} has {len(values)} values for {len(names)} layers: {', '.join(names)}."
+        )
+    return values * len(names) if len(values) == 1 else values
+
+
+@contextmanager
+def _executor(jobs: int) -> "Iterator[tuple[Executor | None, int]]":
+    """What runs the tiles, and how many of them to have out at a time."""
+    if jobs == 1:
+        yield None, 1
+        return
+    from lrbi.workers import process_pool
+
+    with process_pool(jobs) as pool:
+        yield pool, 2 * jobs

@@ -1,0 +1,157 @@
+"""Options and output that several verbs share."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from lrbi.layer import CompressedLayer
+
+_Verb = TypeVar("_Verb", bound=Callable[..., Any])
+
+
+class Extent(click.ParamType[tuple[int, int]]):
+    """Rows and columns, as in ``64x128``."""
+
+    name = "RxC"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Parse the option's text."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", value)
+        if match is None:
+            self.fail(f"{value!r} must be rows x columns, as in 64x128", param, ctx)
+        rows, cols = int(match[1]), int(match[2])
+        if min(rows, cols) < 1:
+            self.fail(f"{value!r} must have at least one row and one column", param, ctx)
+        return rows, cols
+
+
+class Listed(click.ParamType[list[Any]]):
+    """Values joined by commas, each converted by another type; a word may stand for a value."""
+
+    def __init__(self, item: click.ParamType[Any], word: str | None = None) -> None:
+        self._item, self._word = item, word
+        self.name = f"{item.name}[,...]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[Any]:
+        """Parse the option's text."""
+        if isinstance(value, list):
+            return value
+        return [
+            part if part == self._word else self._item.convert(part, param, ctx)
+            for part in str(value).split(",")
+        ]
+
+
+def verbosity(verb: _Verb) -> _Verb:
+    """Add ``-q`` and ``-v``."""
+    verb = click.option("-q", "--quiet", is_flag=True, help="No messages, no progress bar.")(verb)
+    return click.option("-v", "--verbose", is_flag=True, help="More messages.")(verb)
+
+
+def json_option(verb: _Verb) -> _Verb:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
+        verb
+    )
+
+
+def message(text: str, *, quiet: bool = False) -> None:
+    """A message for the user, on stderr."""
+    if not quiet:
+        print(f"lrbi: {text}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Data for a program, on stdout."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(columns: Mapping[str, str], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table on stdout: column titles with ``left`` or ``right``, and the rows of cells."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title, side in columns.items():
+        table.add_column(title, justify="left" if side == "left" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
+    if not sys.stdout.isatty():
+        console.width = 1000
+    console.print(table)
+
+
+def print_layers(
+    layers: "Mapping[str, CompressedLayer]", *, as_json: bool, verbose: bool = False
+) -> None:
+    """What is to be told of compressed layers: ``lrbi show``."""
+    if as_json:
+        print_json({"layers": {name: layer.summary() for name, layer in layers.items()}})
+        return
+    columns = {
+        "layer": "left", "shape": "right", "tile": "right", "tiles": "right", "rank": "right",
+        "index bits": "right", "ROM bits": "right", "ratio": "right", "sparsity": "right",
+        "asked": "right", "cost": "right", "kept": "right",
+    }  # fmt: skip
+    if verbose:
+        columns |= {"method": "right", "engine": "left", "iterations": "right", "seed": "right"}
+    rows = [_layer_row(name, layer) for name, layer in layers.items()]
+    print_table(columns, [row[: len(columns)] for row in rows])
+
+
+def _layer_row(name: str, layer: "CompressedLayer") -> tuple[str, ...]:
+    least, most = int(layer.ranks.min()), layer.rank
+    return (
+        name,
+        "x".join(map(str, layer.shape)),
+        "x".join(map(str, layer.tile)),
+        "x".join(map(str, layer.tiles.grid)),
+        str(most) if least == most else f"{least}-{most}",
+        f"{layer.index_bits:,}",
+        f"{layer.rom_bits:,}",
+        f"{layer.ratio:.2f}x",
+        f"{layer.sparsity:.5f}",
+        f"{layer.sparsity_target:.5f}",
+        f"{layer.cost:.6g}",
+        f"{layer.kept:.4f}",
+        str(layer.method),
+        layer.engine,
+        str(layer.iterations),
+        str(layer.seed),
+    )
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr, if that is a terminal; called with name, done, total."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def update(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done, visible=done < total)
+
+        yield update

@@ -1,0 +1,239 @@
+"""Weights as they lie in files: what is there, and a tensor of it at a time."""
+
+import contextlib
+import fnmatch
+import math
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lrbi.arrays import Bits, Floats
+from lrbi.errors import InputError, MissingToolError
+
+FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a weight file says of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """NumPy's name of the type, or ``bfloat16``."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it can be compressed: floating-point, at least two dimensions, not empty."""
+        return self.dtype in FLOAT_TYPES and len(self.shape) >= 2 and self.size > 0
+
+
+class WeightFile(Protocol):
+    """An open weight file: its tensors in the order in which it holds them."""
+
+    def tensors(self) -> list[TensorInfo]:
+        """All tensors."""
+
+    def read(self, name: str) -> NDArray[Any]:
+        """One tensor; bfloat16 comes as float32, which holds it exactly."""
+
+
+def open_weights(path: str | os.PathLike[str]) -> WeightFile:
+    """Open a weight file, its kind told by its name's ending."""
+    path = Path(path)
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
+        raise InputError(
+            f"Weight file {path} must end in one of {' '.join(_OPENERS)} "
+            "(its ending tells what is in it)"
+        )
+    if not path.is_file():
+        raise InputError(f"Weight file {path} must be a file (there is none of that name)")
+    with _refusals(path):
+        return opener(path)
+
+
+def select(
+    tensors: list[TensorInfo], patterns: tuple[str, ...], *, every: bool = False, min_size: int = 0
+) -> list[TensorInfo]:
+    """The tensors to compress, in the file's order: by name or glob, or every large matrix.
+
+    With neither, the only matrix of the file.
+    """
+    matrices = [tensor for tensor in tensors if tensor.is_matrix]
+    if every:
+        chosen = [tensor for tensor in matrices if tensor.size >= min_size]
+        if not chosen:
+            raise InputError(f"No matrix of at least {min_size} weights is in the file")
+        return chosen
+    if not patterns:
+        if len(matrices) != 1:
+            raise InputError(
+                f"The file holds {len(matrices)} matrices "
+                "(choose with --layer NAME or --all; --list shows them)"
+            )
+        return matrices
+    wanted: set[str] = set()
+    for pattern in patterns:
+        names = [tensor.name for tensor in tensors if tensor.name == pattern] or [
+            tensor.name for tensor in matrices if fnmatch.fnmatchcase(tensor.name, pattern)
+        ]
+        if not names:
+            raise InputError(f"No layer matches {pattern!r} (--list shows what is there)")
+        wanted.update(names)
+    return [tensor for tensor in tensors if tensor.name in wanted]
+
+
+def as_matrix(
+    weights: NDArray[Any],
+    *,
+    reshape: tuple[int, int] | None = None,
+    transpose: bool = False,
+) -> NDArray[Any]:
+    """A tensor as the matrix to compress: (out, in*kh*kw) for a convolution (out, in, kh, kw)."""
+    if reshape:
+        if math.prod(reshape) != weights.size:
+            raise InputError(
+                f"Reshape must keep the number of weights, {weights.size}, "
+                f"not make it {reshape[0]}x{reshape[1]} = {math.prod(reshape)}"
+            )
+        weights = weights.reshape(reshape)
+    elif weights.ndim < 2:
+        raise InputError(
+            f"A layer must have at least 2 dimensions, not {weights.ndim} (--reshape RxC gives it)"
+        )
+    elif weights.size:
+        weights = weights.reshape(weights.shape[0], -1)
+    return weights.T if transpose else weights
+
+
+def as_mask(values: NDArray[Any]) -> Bits:
+    """A mask read from a file: Boolean, or numbers that are all 0 or 1."""
+    if values.dtype == np.bool_:
+        return values
+    if values.dtype.kind not in "iuf" or not np.isin(values, (0, 1)).all():
+        raise InputError("Mask must hold only 0 and 1")
+    return values != 0
+
+
+def nonzero_mask(weights: Floats) -> Bits:
+    """The mask of an already pruned matrix: its own zeros."""
+    return weights != 0
+
+
+@contextlib.contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Turn what the libraries raise on a bad file into a refusal that names it."""
+    try:
+        yield
+    except (InputError, MissingToolError):
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"Weight file {path} cannot be read: {reason}") from error
+    except MemoryError as error:
+        raise InputError(f"Weight file {path} does not fit into memory") from error
+    except Exception as error:  # each library has families of its own for a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"Weight file {path} must be a whole {path.suffix} file, but is not: {reason}"
+        ) from error
+
+
+class _Npy:
+    """One array, named after its file."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                raise InputError(
+                    f"Weight file {path} must be a NumPy array, but does not start like one"
+                )
+        self._path = path
+        self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+
+    def tensors(self) -> list[TensorInfo]:
+        return [TensorInfo(self._path.stem, self._array.shape, self._array.dtype.name)]
+
+    def read(self, name: str) -> NDArray[Any]:
+        return self._array
+
+
+class _Npz:
+    """A zip archive of arrays."""
+
+    def __init__(self, path: Path) -> None:
+        if not zipfile.is_zipfile(path):
+            raise InputError(
+                f"Weight file {path} must be a NumPy .npz archive, but is no zip archive"
+            )
+        self._path = path
+        self._archive = np.load(path, allow_pickle=False)
+        self._infos = [self._info(name) for name in self._archive.files]
+
+    def _info(self, name: str) -> TensorInfo:
+        with zipfile.ZipFile(self._path) as archive, archive.open(f"{name}.npy") as member:
+            version = np.lib.format.read_magic(member)
+            read_header = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, _, dtype = read_header(member)
+        return TensorInfo(name, shape, dtype.name)
+
+    def tensors(self) -> list[TensorInfo]:
+        return self._infos
+
+    def read(self, name: str) -> NDArray[Any]:
+        with _refusals(self._path):
+            array: NDArray[Any] = self._archive[name]
+            return array
+
+
+class _Safetensors:
+    """Tensors read one by one; the file is not mapped, so only what is read takes memory."""
+
+    _NAMES: Mapping[str, str] = {
+        "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool",
+        "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
+        "I32": "int32", "U64": "uint64", "I64": "int64",
+    }  # fmt: skip
+
+    def __init__(self, path: Path) -> None:
+        import safetensors
+
+        self._path = path
+        self._file = safetensors.safe_open(path, framework="np", backend="pread")
+
+    def tensors(self) -> list[TensorInfo]:
+        infos = []
+        for name in self._file.offset_keys():
+            view = self._file.get_slice(name)
+            dtype = self._NAMES.get(view.get_dtype(), view.get_dtype())
+            infos.append(TensorInfo(name, tuple(view.get_shape()), dtype))
+        return infos
+
+    def read(self, name: str) -> NDArray[Any]:
+        import ml_dtypes  # noqa: F401  teaches NumPy the name bfloat16
+
+        with _refusals(self._path):
+            array = self._file.get_tensor(name)
+            return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+_OPENERS: dict[str, Callable[[Path], WeightFile]] = {
+    ".npy": _Npy,
+    ".npz": _Npz,
+    ".safetensors": _Safetensors,
+}
