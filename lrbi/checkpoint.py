@@ -48,7 +48,10 @@ class Checkpoint:
     def load(self, layer: int, tile: int) -> tuple[TileFactors, ...] | None:
         """A finished tile, or None if it is not there or cannot be read."""
         try:
-            with np.load(self._file(layer, tile), allow_pickle=False) as archive:
+            with (
+                self._file(layer, tile).open("rb") as file,
+                np.load(file, allow_pickle=False) as archive,
+            ):
                 return tuple(
                     TileFactors(
                         row_factor=archive[f"ip{option}"],

@@ -144,27 +144,37 @@ def _algorithm_1(problem: TileProblem, magnitudes: Matrix, rank: int) -> tuple[B
     left, right = equalize_peaks(*ENGINES[problem.engine](target, rank, problem.iterations, rng))
     gains = np.where(problem.exact, magnitudes, np.float32(0))
     ones = magnitudes.size - problem.zeros
-    sweep = _Sweep(left, right, gains, ones)
-    best = sweep.best(np.geomspace(1 / 512, 1.0, _COARSE_STEPS))
+    sweep = Sweep(left, right, gains, ones)
+    best = best_point(sweep.points(sweep.row_bits(np.geomspace(1 / 512, 1.0, _COARSE_STEPS))))
     for _ in range(_REFINEMENTS):
-        best = sweep.around(best, _FINE_STEPS)
+        between = np.linspace(best.before, best.after, _FINE_STEPS + 2)[1:-1].astype(np.intp)
+        counts = np.union1d(between, best.row_bits)
+        best = best_point(sweep.points(counts, best.before, best.after))
     return settle(*sweep.factors(best), gains, ones)
 
 
+def best_point(points: list["Point"]) -> "Point":
+    """The step that keeps most; of equals the one with the sparsest I_p."""
+    return max(points, key=lambda point: point.kept)
+
+
 @dataclass(frozen=True)
-class _Point:
+class Point:
     """One step of the sweep: how many bits of I_p and of I_z are on, and what that keeps."""
 
     kept: float
+    """Gains under the mask at sparsity S."""
     row_bits: int
+    """Bits of I_p that are on: (1 - S_p) m k."""
     col_bits: int
+    """Bits of I_z that are on: (1 - S_z) k n."""
     before: int
     """Bits of I_p at the neighbouring step with fewer."""
     after: int
     """Bits of I_p at the neighbouring step with more."""
 
 
-class _Sweep:
+class Sweep:
     """The sweep over S_p for one pair (M_p, M_z).
 
     Thresholding M_p at S_p turns its largest entries on; likewise M_z. Numbering the entries of
@@ -191,38 +201,34 @@ class _Sweep:
         self._gains = gains.ravel()[self._gain_cells].astype(np.float64)
         self._ones = ones
 
-    def best(self, densities: NDArray[np.float64]) -> _Point:
-        """The best step over ascending densities 1 - S_p of I_p, the last of them 1."""
+    def row_bits(self, densities: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Numbers of I_p bits, ascending, for densities 1 - S_p of I_p."""
         counts = np.unique(np.rint(densities * self._order_left.size).astype(np.intp))
-        return self._best_of(counts[counts > 0])
+        return counts[counts > 0]
 
-    def around(self, point: _Point, steps: int) -> _Point:
-        """The best of ``point`` and of finer steps between its neighbours."""
-        counts = np.unique(np.linspace(point.before, point.after, steps + 2).astype(np.intp)[1:-1])
-        counts = np.union1d(counts, point.row_bits)
-        return self._best_of(counts, point.before, point.after)
+    def points(
+        self, counts: NDArray[np.intp], before: int = 0, after: int | None = None
+    ) -> list[Point]:
+        """The steps at ascending numbers of I_p bits, those from where S is out of reach left out.
 
-    def factors(self, point: _Point) -> tuple[Bits, Bits]:
+        ``before`` and ``after`` are the neighbours of the first and the last.
+        """
+        after = self._order_left.size if after is None else after
+        edges = [before, *map(int, counts), after]
+        steps = zip(edges, edges[1:], edges[2:], self._coverage(counts), strict=False)
+        return [
+            Point(kept, count, col_bits, low, high)
+            for low, count, high, coverage in steps
+            for kept, col_bits in self._threshold(coverage)
+        ]
+
+    def factors(self, point: Point) -> tuple[Bits, Bits]:
         """I_p and I_z at a step."""
         row_factor = np.zeros(self._order_left.size, dtype=np.bool_)
         row_factor[self._order_left[: point.row_bits]] = True
         col_factor = np.zeros(self._order_right.size, dtype=np.bool_)
         col_factor[self._order_right[: point.col_bits]] = True
         return row_factor.reshape(-1, self._rank), col_factor.reshape(self._rank, -1)
-
-    def _best_of(
-        self, counts: NDArray[np.intp], before: int = 0, after: int | None = None
-    ) -> _Point:
-        after = self._order_left.size if after is None else after
-        edges = [before, *map(int, counts), after]
-        steps = zip(edges, edges[1:], edges[2:], self._coverage(counts), strict=False)
-        points = [
-            _Point(kept, count, col_bits, low, high)
-            for low, count, high, coverage in steps
-            for kept, col_bits in self._threshold(coverage)
-        ]
-        # The first of equals is the sparsest I_p.
-        return max(points, key=lambda point: point.kept)
 
     def _coverage(self, counts: NDArray[np.intp]) -> Iterator[NDArray[np.unsignedinteger[Any]]]:
         """V, flat, for each ascending number of bits in I_p."""

@@ -79,7 +79,7 @@ class _OldNumpy(types.ModuleType):
 
 def _load_nimfa() -> Any:
     """Import nimfa, and put its old NumPy names back inside its own modules only."""
-    if "nimfa" not in sys.modules:
+    if sys.modules.get("nimfa") is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its examples miss Matplotlib, and say so
             try:

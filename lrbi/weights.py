@@ -4,6 +4,7 @@ import contextlib
 import fnmatch
 import math
 import os
+import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -232,8 +233,114 @@ class _Safetensors:
             return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
+class _Onnx:
+    """The initialisers of an ONNX model; data kept outside the model file are read when asked."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnx
+        except ImportError as error:
+            raise MissingToolError(
+                f"Weight file {path} needs the onnx library (pip install 'lrbi[onnx]')"
+            ) from error
+        self._path = path
+        model = onnx.load(path, load_external_data=False)
+        self._initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
+        if not self._initialisers:
+            raise InputError(f"Weight file {path} must be an ONNX model with initialisers")
+        self._dtype = onnx.helper.tensor_dtype_to_np_dtype
+
+    def tensors(self) -> list[TensorInfo]:
+        return [
+            TensorInfo(name, tuple(tensor.dims), self._dtype(tensor.data_type).name)
+            for name, tensor in self._initialisers.items()
+        ]
+
+    def read(self, name: str) -> NDArray[Any]:
+        import onnx
+
+        with _refusals(self._path):
+            # to_array looks for outside data itself, beside the model
+            array = onnx.numpy_helper.to_array(
+                self._initialisers[name], base_dir=str(self._path.parent)
+            )
+            return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+class _Torch:
+    """The tensors of a PyTorch checkpoint, loaded without running anything that is in it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingToolError(
+                f"Weight file {path} needs PyTorch (pip install 'lrbi[torch]')"
+            ) from error
+        with path.open("rb") as file:
+            if file.read(2) not in (b"PK", b"\x80\x02"):  # a zip archive, or a bare pickle
+                raise InputError(
+                    f"Weight file {path} must be a PyTorch checkpoint, but does not start like one"
+                )
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise InputError(
+                f"Weight file {path} must hold tensors only, but loading it could run code "
+                "(save the model's state_dict() instead)"
+            ) from error
+        self._tensors = _only_tensors(content, torch.Tensor)
+        if not self._tensors:
+            raise InputError(f"Weight file {path} must be a checkpoint with tensors, but has none")
+
+    def tensors(self) -> list[TensorInfo]:
+        return [
+            TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in self._tensors.items()
+        ]
+
+    def read(self, name: str) -> NDArray[Any]:
+        tensor = self._tensors[name].detach()
+        if str(tensor.dtype) == "torch.bfloat16":
+            tensor = tensor.float()
+        return tensor.numpy()
+
+
+def _only_tensors(content: Any, tensor_type: type) -> dict[str, Any]:
+    """The dense tensors in nested dictionaries, names joined by dots.
+
+    Training scripts wrap the state dict in one of their own: where only one dictionary holds
+    tensors, names are as in that one.
+    """
+    holders: list[tuple[str, dict[str, Any]]] = []
+
+    def visit(prefix: str, node: Any) -> None:
+        if not isinstance(node, Mapping):
+            return
+        found = {
+            str(key): value
+            for key, value in node.items()
+            if isinstance(value, tensor_type) and str(value.layout) == "torch.strided"  # type: ignore[attr-defined]
+        }
+        if found:
+            holders.append((prefix, found))
+        for key, value in node.items():
+            visit(f"{prefix}{key}.", value)
+
+    visit("", content)
+    if len(holders) == 1:
+        return holders[0][1]
+    return {prefix + name: value for prefix, found in holders for name, value in found.items()}
+
+
 _OPENERS: dict[str, Callable[[Path], WeightFile]] = {
     ".npy": _Npy,
     ".npz": _Npz,
     ".safetensors": _Safetensors,
+    ".onnx": _Onnx,
+    ".pt": _Torch,
+    ".pth": _Torch,
+    ".th": _Torch,
+    ".bin": _Torch,
+    ".ckpt": _Torch,
 }

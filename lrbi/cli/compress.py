@@ -154,8 +154,8 @@ def compress(
 ) -> None:
     """Find the factors of low-rank pruning masks for the layers of a weight file.
 
-    FILE is a .npy, .npz or .safetensors file. Interrupted work leaves OUTPUT.partial behind, and
-    the same command then goes on where it stopped.
+    FILE is a .npy, .npz, .safetensors or .onnx file, or a PyTorch checkpoint (.pt .pth .th .bin
+    .ckpt). Interrupted work leaves OUTPUT.partial behind; the same command then goes on from there.
 
     \b
     lrbi compress model.safetensors --list
@@ -196,7 +196,8 @@ def compress(
             store.remove()
             raise
         store.remove()
-    print_layers(layers, as_json=as_json, verbose=verbose)
+    in_order = {source.name: layers[source.name] for source in sources}
+    print_layers(in_order, as_json=as_json, verbose=verbose)
 
 
 def _list(tensors: "list[TensorInfo]", as_json: bool) -> None:

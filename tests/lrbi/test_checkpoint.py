@@ -1,0 +1,156 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import lrbi.pipeline
+from lrbi.checkpoint import Checkpoint
+from lrbi.config import CompressConfig
+from lrbi.pipeline import LayerSource, compress_layers
+
+CONFIG = CompressConfig(sparsity=0.8, rank=3, tile=(16, 10))
+OPTIONS = ["-s", 0.8, "-k", 3, "--tile", "16x10"]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts tiles that are really factorized; can be told to fail after some of them."""
+
+    class Counter:
+        calls = 0
+        fail_after = None
+        failure = KeyboardInterrupt
+
+        def __call__(self, problem):
+            if self.calls == self.fail_after:
+                raise self.failure
+            self.calls += 1
+            return original(problem)
+
+    original = lrbi.pipeline.factorize
+    counter = Counter()
+    monkeypatch.setattr(lrbi.pipeline, "factorize", counter)
+    return counter
+
+
+def run(store, weights, config=CONFIG, mask=None, name="w"):
+    source = LayerSource(name, config, lambda: weights, mask and (lambda: mask))
+    return dict(compress_layers([source], store=store))
+
+
+def test_finished_tiles_are_not_made_again(tmp_path, weights, counted):
+    messages = []
+    first = run(Checkpoint(tmp_path / "w.lrbi", messages.append), weights)
+    assert counted.calls == 12
+    store = Checkpoint(tmp_path / "w.lrbi", messages.append)
+    assert run(store, weights) == first
+    assert counted.calls == 12
+    store.remove()
+    assert list(tmp_path.iterdir()) == []
+    assert messages == []
+
+
+def test_auto_ranks_are_kept_too(tmp_path, weights, counted):
+    config = CompressConfig(sparsity=0.8, rank="auto", ratio=1.2, tile=(16, 10))
+    first = run(Checkpoint(tmp_path / "w.lrbi", print), weights, config)
+    assert run(Checkpoint(tmp_path / "w.lrbi", print), weights, config) == first
+    assert counted.calls == 12
+
+
+@pytest.mark.parametrize("change", ["weights", "seed", "iterations", "version", "name"])
+def test_what_came_from_other_input_is_discarded(tmp_path, weights, counted, monkeypatch, change):
+    messages = []
+    run(Checkpoint(tmp_path / "w.lrbi", messages.append), weights)
+    config, name = CONFIG, "w"
+    if change == "weights":
+        weights = weights.copy()
+        weights[44, 36] += 1
+    elif change == "version":
+        monkeypatch.setattr(lrbi, "__version__", "99")
+    elif change == "name":
+        name = "v"
+    else:
+        config = dataclasses.replace(CONFIG, **{change: 7})
+    run(Checkpoint(tmp_path / "w.lrbi", messages.append), weights, config, name=name)
+    assert counted.calls == 24
+    assert messages == [
+        f"What {tmp_path}/w.lrbi.partial keeps of layer 0 is discarded: "
+        "it was made from other input, options or version"
+    ]
+
+
+def test_damaged_tile_is_made_again(tmp_path, weights, counted):
+    first = run(Checkpoint(tmp_path / "w.lrbi", print), weights)
+    (tmp_path / "w.lrbi.partial/0/3.npz").write_bytes(b"PK\3\4 nonsense")
+    assert run(Checkpoint(tmp_path / "w.lrbi", print), weights) == first
+    assert counted.calls == 13
+
+
+def test_interrupted_command_goes_on_where_it_stopped(tmp_path, weights, counted, command):
+    np.save(tmp_path / "w.npy", weights)
+    assert command("compress", "w.npy", *OPTIONS, "-o", "whole.lrbi").code == 0
+    counted.calls, counted.fail_after = 0, 5
+    stopped = command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi")
+    assert stopped.code == 130
+    assert stopped.out == ""
+    assert stopped.err.split("\n") == [
+        "lrbi: the same command goes on from w.lrbi.partial", "", "lrbi: interrupted", ""
+    ]  # fmt: skip
+    assert not (tmp_path / "w.lrbi").exists()
+    assert (tmp_path / "w.lrbi.partial").is_dir()
+
+    counted.calls, counted.fail_after = 0, None
+    assert command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi").code == 0
+    assert counted.calls == 12 - 5
+    assert (tmp_path / "w.lrbi").read_bytes() == (tmp_path / "whole.lrbi").read_bytes()
+    assert not (tmp_path / "w.lrbi.partial").exists()
+
+
+def test_other_options_discard_what_an_interrupt_left(tmp_path, weights, counted, command):
+    np.save(tmp_path / "w.npy", weights)
+    counted.fail_after = 5
+    assert command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi").code == 130
+    counted.calls, counted.fail_after = 0, None
+    outcome = command("compress", "w.npy", *OPTIONS, "--seed", 1, "-o", "w.lrbi")
+    assert outcome.code == 0
+    assert "w.lrbi.partial keeps of layer 0 is discarded" in outcome.err
+    assert counted.calls == 12
+
+
+def test_an_error_leaves_nothing(tmp_path, weights, counted, command):
+    np.save(tmp_path / "w.npy", weights)
+    counted.fail_after, counted.failure = 5, lrbi.InputError("planted")
+    outcome = command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi")
+    assert (outcome.code, outcome.err) == (2, "lrbi: planted\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["w.npy"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_a_real_run_with_workers(tmp_path, number):
+    """A signal to all processes of a run, as a terminal sends it: quiet end, work kept."""
+    weights = np.random.default_rng(0).standard_normal((2000, 500)).astype(np.float32)
+    np.save(tmp_path / "w.npy", weights)
+    words = ["compress", "w.npy", "-s", "0.9", "-k", "24", "--tile", "50x50", "-j", "2"]
+    words = [sys.executable, "-m", "lrbi", *words, "-o"]
+    process = subprocess.Popen(
+        [*words, "w.lrbi"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    kept = tmp_path / "w.lrbi.partial/0"
+    while process.poll() is None and not list(kept.glob("[0-9]*.npz")):
+        time.sleep(0.01)
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "lrbi: interrupted"
+    assert "Traceback" not in err
+    done = {path.name: path.stat().st_mtime_ns for path in kept.glob("[0-9]*.npz")}
+    assert 0 < len(done) < 400
+
+    subprocess.run([*words, "w.lrbi"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([*words, "whole.lrbi"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "w.lrbi").read_bytes() == (tmp_path / "whole.lrbi").read_bytes()
