@@ -139,6 +139,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Processes to spread the tiles over; the result does not depend on it.",
 )
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Run the tiles on the Dask cluster whose scheduler is at ADDRESS, as in tcp://host:8786.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The factor file to write.")
 @json_option
 @verbosity
@@ -150,6 +155,7 @@ def compress(
     quiet: bool,
     verbose: bool,
     jobs: int,
+    dask: str | None,
     **options: Any,
 ) -> None:
     """Find the factors of low-rank pruning masks for the layers of a weight file.
@@ -173,13 +179,15 @@ def compress(
     if listing:
         _list(weights.tensors(), as_json)
         return
+    if dask and jobs > 1:
+        raise click.UsageError("--dask and --jobs cannot go together.")
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output': the factor file to write.")
     sources = _sources(weights, **options)
     check_writable(output)
     store = Checkpoint(output, on_discard=lambda text: message(text, quiet=quiet))
     with ExitStack() as stack:
-        executor, in_flight = stack.enter_context(_executor(jobs))
+        executor, in_flight = stack.enter_context(_executor(jobs, dask))
         on_tile = stack.enter_context(progress(quiet))
         layers = {}
         try:
@@ -306,12 +314,15 @@ def _each(option: str, values: list[Any], names: list[str]) -> list[Any]:
 
 
 @contextmanager
-def _executor(jobs: int) -> "Iterator[tuple[Executor | None, int]]":
+def _executor(jobs: int, dask: str | None) -> "Iterator[tuple[Executor | None, int]]":
     """What runs the tiles, and how many of them to have out at a time."""
-    if jobs == 1:
-        yield None, 1
-        return
-    from lrbi.workers import process_pool
+    from lrbi.workers import dask_cluster, process_pool
 
-    with process_pool(jobs) as pool:
-        yield pool, 2 * jobs
+    if dask:
+        with dask_cluster(dask) as cluster:
+            yield cluster
+    elif jobs > 1:
+        with process_pool(jobs) as pool:
+            yield pool
+    else:
+        yield None, 1
