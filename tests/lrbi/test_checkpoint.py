@@ -136,7 +136,10 @@ def test_signal_to_a_real_run_with_workers(tmp_path, number):
     weights = np.random.default_rng(0).standard_normal((2000, 500)).astype(np.float32)
     np.save(tmp_path / "w.npy", weights)
     words = ["compress", "w.npy", "-s", "0.9", "-k", "24", "--tile", "50x50", "-j", "2"]
-    words = [sys.executable, "-m", "lrbi", *words, "-o"]
+    # Where the tests run in the background of a shell, SIGINT is ignored from the start.
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    start += "from lrbi.cli import main; main()"
+    words = [sys.executable, "-c", start, *words, "-o"]
     process = subprocess.Popen(
         [*words, "w.lrbi"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
