@@ -4,87 +4,115 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 import lrbi
 from lrbi.arrays import Bits, Floats
-from lrbi.atomic import replacing, unwritable
+from lrbi.atomic import unwritable
 from lrbi.factorize import TileFactors
 from lrbi.pipeline import LayerSource
+
+_HEAD = struct.Struct("<QQI")  # of a record: tile, bytes of the payload, CRC-32 of all three
 
 
 class Checkpoint:
     """The folder ``NAME.lrbi.partial`` beside an output that is not complete.
 
-    It holds a folder a layer: its key, a digest of the layer's weights, mask, options, seed and of
-    the version that made it, and a file a tile. A layer whose key differs is discarded.
+    It holds a journal a layer: first the key, a digest of the layer's weights, mask, options, seed
+    and of the version that made it, then a record a tile. A journal whose key differs is discarded;
+    one that breaks off in the middle of a record goes on behind the last whole one.
     """
 
     def __init__(self, output: Path, on_discard: Callable[[str], None]) -> None:
         self.folder = output.with_name(f"{output.name}.partial")
         self._on_discard = on_discard
+        self._kept: dict[int, dict[int, tuple[TileFactors, ...]]] = {}
 
     def open(self, layer: int, source: LayerSource, weights: Floats, mask: Bits | None) -> None:
         """Begin a layer: keep what was made from the same input, discard what was not."""
-        folder = self.folder / str(layer)
+        path = self.folder / str(layer)
         key = _key(source, weights, mask)
         try:
-            if folder.exists() and not _holds(folder / "key", key):
+            self.folder.mkdir(exist_ok=True)
+            content = path.read_bytes() if path.exists() else key
+            if not content.startswith(key):
                 self._on_discard(
-                    f"What {self.folder} keeps of layer {layer} is discarded: "
+                    f"What {self.folder} keeps of layer {source.name} is discarded: "
                     "it was made from other input, options or version"
                 )
-                shutil.rmtree(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "key").write_bytes(key)
+                content = key
+            self._kept[layer], end = _records(content, len(key))
+            path.write_bytes(content[:end])
         except OSError as error:
-            raise unwritable(folder, error) from error
+            raise unwritable(path, error) from error
 
     def load(self, layer: int, tile: int) -> tuple[TileFactors, ...] | None:
-        """A finished tile, or None if it is not there or cannot be read."""
-        try:
-            with (
-                self._file(layer, tile).open("rb") as file,
-                np.load(file, allow_pickle=False) as archive,
-            ):
-                return tuple(
-                    TileFactors(
-                        row_factor=archive[f"ip{option}"],
-                        col_factor=archive[f"iz{option}"],
-                        rank=int(rank),
-                        ones=int(ones),
-                        cost=float(cost),
-                        magnitude=float(magnitude),
-                    )
-                    for option, (rank, ones, cost, magnitude) in enumerate(archive["numbers"])
-                )
-        except Exception:  # not there, or damaged in one of many ways: the tile is made again
-            return None
+        """A finished tile, or None."""
+        return self._kept[layer].get(tile)
 
     def save(self, layer: int, tile: int, factors: tuple[TileFactors, ...]) -> None:
         """Keep a finished tile."""
-        numbers = [(item.rank, item.ones, item.cost, item.magnitude) for item in factors]
-        arrays: dict[str, NDArray[Any]] = {"numbers": np.array(numbers, dtype=np.float64)}
-        for option, item in enumerate(factors):
-            arrays[f"ip{option}"], arrays[f"iz{option}"] = item.row_factor, item.col_factor
-        with replacing(self._file(layer, tile)) as temporary:
-            np.savez(temporary, allow_pickle=False, **arrays)
+        payload = _pack(factors)
+        try:
+            with (self.folder / str(layer)).open("ab", buffering=0) as journal:
+                journal.write(_head(tile, payload) + payload)
+        except OSError as error:
+            raise unwritable(self.folder / str(layer), error) from error
 
     def remove(self) -> None:
         """Forget all of it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _file(self, layer: int, tile: int) -> Path:
-        return self.folder / str(layer) / f"{tile}.npz"
+
+def _records(content: bytes, start: int) -> tuple[dict[int, tuple[TileFactors, ...]], int]:
+    """The tiles of a journal, and where its last whole record ends."""
+    tiles = {}
+    while start + _HEAD.size <= len(content):
+        head = content[start : start + _HEAD.size]
+        tile, size, _ = _HEAD.unpack(head)
+        payload = content[start + _HEAD.size : start + _HEAD.size + size]
+        if head != _head(tile, payload):
+            break
+        tiles[tile] = _unpack(payload)
+        start += _HEAD.size + size
+    return tiles, start
 
 
-def _holds(file: Path, content: bytes) -> bool:
-    return file.is_file() and file.read_bytes() == content
+def _head(tile: int, payload: bytes) -> bytes:
+    checksum = zlib.crc32(payload, zlib.crc32(struct.pack("<QQ", tile, len(payload))))
+    return _HEAD.pack(tile, len(payload), checksum)
+
+
+def _pack(factors: tuple[TileFactors, ...]) -> bytes:
+    numbers = [(item.rank, item.ones, item.cost, item.magnitude) for item in factors]
+    arrays: dict[str, NDArray[Any]] = {"numbers": np.array(numbers, dtype=np.float64)}
+    for option, item in enumerate(factors):
+        arrays[f"ip{option}"] = np.ascontiguousarray(item.row_factor)
+        arrays[f"iz{option}"] = np.ascontiguousarray(item.col_factor)
+    return safetensors.numpy.save(arrays)
+
+
+def _unpack(payload: bytes) -> tuple[TileFactors, ...]:
+    arrays = safetensors.numpy.load(payload)
+    return tuple(
+        TileFactors(
+            row_factor=arrays[f"ip{option}"],
+            col_factor=arrays[f"iz{option}"],
+            rank=int(rank),
+            ones=int(ones),
+            cost=float(cost),
+            magnitude=float(magnitude),
+        )
+        for option, (rank, ones, cost, magnitude) in enumerate(arrays["numbers"])
+    )
 
 
 def _key(source: LayerSource, weights: Floats, mask: Bits | None) -> bytes:
@@ -102,4 +130,4 @@ def _key(source: LayerSource, weights: Floats, mask: Bits | None) -> bytes:
     for array in (weights,) if mask is None else (weights, mask):
         for row in array:  # row by row: a transposed or mapped matrix is never copied whole
             digest.update(np.ascontiguousarray(row).data)
-    return digest.hexdigest().encode()
+    return digest.digest()

@@ -94,6 +94,7 @@ def compress_layers(
                 store.open(number, source, weights, mask)
             for tile, problem in _tile_problems(plan, weights, mask):
                 yield (number, tile), problem
+            del weights, mask  # before the next layer's are read
 
     for (number, tile), factors in _solve(problems(), executor, in_flight, store):
         plan = plans[number]

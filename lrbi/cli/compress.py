@@ -72,9 +72,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tile",
-    type=Extent(),
-    metavar="RxC",
-    help="Cut layers into tiles of R rows and C columns. [default: one tile a layer]",
+    "tiles",
+    type=Listed(Extent()),
+    metavar="RxC[,RxC...]",
+    help="Cut layers into tiles of R rows and C columns: one size for all, or one for each in the "
+    "order of --list. [default: one tile a layer]",
 )
 @click.option(
     "--sparsity-per-tile",
@@ -252,6 +254,7 @@ def _sources(
     min_size: int,
     sparsity: list[float] | None,
     ranks: list[Any] | None,
+    tiles: list[tuple[int, int]] | None,
     mask_file: Path | None,
     from_zeros: bool,
     reshape: tuple[int, int] | None,
@@ -289,16 +292,17 @@ def _sources(
     return [
         LayerSource(
             name=item.name,
-            config=CompressConfig(rank=rank, sparsity=share, **shared),
+            config=CompressConfig(rank=rank, sparsity=share, tile=tile, **shared),
             weights=partial(matrix, item.name),
             mask=None if sparsity else partial(given_mask, item.name),
             source_shape=item.shape,
             transposed=transpose,
         )
-        for item, rank, share in zip(
+        for item, rank, share, tile in zip(
             chosen,
             _each("--rank", ranks, names),
             _each("--sparsity", sparsity or [None], names),
+            _each("--tile", tiles or [None], names),
             strict=True,
         )
     ]

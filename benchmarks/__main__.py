@@ -1,0 +1,236 @@
+"""``python -m benchmarks``: all benchmarks, or those named."""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import lrbi
+from benchmarks.measure import Row, best_seconds
+from benchmarks.straight import straight
+from lrbi.factorize import manipulate
+from lrbi.nmf import ENGINES
+from lrbi.product import decode_tiles
+from lrbi.prune import exact_mask
+
+
+def gaussian(shape: tuple[int, int], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def tile(_: Path | None) -> Iterator[Row]:
+    """One 576 x 512 tile, k = 32, S = 0.91: whole Algorithm 1 against the paper's loop."""
+    weights = gaussian((576, 512), 0)
+    config = lrbi.CompressConfig(sparsity=0.91, rank=32)
+    lrbi.compress(weights[:32, :32], config)  # imports, first calls
+    straight(weights[:32, :32], 4, 0.91, iterations=2)
+    layers = []
+    ours = best_seconds(lambda: layers.append(lrbi.compress(weights, config)), 5)
+    masks = []
+    theirs = best_seconds(lambda: masks.append(straight(weights, 32, 0.91)), 3)
+    mask, cost = masks[0]
+    magnitude = np.abs(weights)[exact_mask(weights, 0.91)].sum(dtype=np.float64)
+    yield Row("tile", "straight loop", theirs, "s")
+    yield Row("tile", "lrbi", ours, "s")
+    yield Row("tile", "straight loop / lrbi", theirs / ours, "x", ">= 5")
+    yield Row("tile", "straight loop: sparsity reached", 1 - float(mask.mean()), "")
+    yield Row("tile", "lrbi: sparsity reached", layers[0].sparsity, "", "0.91")
+    yield Row("tile", "straight loop: kept", 1 - cost / magnitude, "")
+    yield Row("tile", "lrbi: kept", layers[0].kept, "")
+    yield Row("tile", "lrbi: Cost / straight loop's", layers[0].cost / cost, "x", "<= 1")
+
+
+def engines(data: Path | None) -> Iterator[Row]:
+    """NMF engines, 60 iterations on method 3's matrix: seconds, misfit, and what is kept."""
+    from sklearn.decomposition import non_negative_factorization
+
+    def scikit(matrix, rank, iterations, rng):
+        left, right, _ = non_negative_factorization(
+            matrix, n_components=rank, init="random", max_iter=iterations, tol=0,
+            random_state=int(rng.integers(2**31)),
+        )  # fmt: skip
+        return left, right
+
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    cases = [("Gaussian 576x512", gaussian((576, 512), 0), 0.91, 32)]
+    if data:
+        cases.append(("LeNet-5 FC1", lenet_fc1(data), 0.95, 64))
+    ENGINES["scikit"] = scikit
+    for name, weights, sparsity, rank in cases:
+        exact = exact_mask(weights, sparsity)
+        magnitudes = np.abs(weights) / np.abs(weights).max()
+        target = manipulate(magnitudes, exact, sparsity, 3)
+        for engine, factorize in ENGINES.items():
+            results = []
+
+            def call(factorize=factorize, target=target, rank=rank, results=results):
+                results.append(factorize(target, rank, 60, np.random.default_rng(0)))
+
+            seconds = best_seconds(call, 3)
+            left, right = results[0]
+            misfit = np.linalg.norm(target - left @ right) / np.linalg.norm(target)
+            config = lrbi.CompressConfig(sparsity=sparsity, rank=rank)
+            object.__setattr__(config, "engine", engine)  # scikit is a rival here, not an option
+            case = f"{name}, k={rank}: {engine}"
+            yield Row("engines", f"{case}, NMF", seconds, "s")
+            yield Row("engines", f"{case}, misfit", float(misfit), "")
+            yield Row("engines", f"{case}, kept", lrbi.compress(weights, config).kept, "")
+    del ENGINES["scikit"]
+
+
+RUN = """
+import resource, sys
+from lrbi.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(peak * 1024, file=sys.stderr)
+"""
+
+
+def layers(_: Path | None) -> Iterator[Row]:
+    """AlexNet's FC5 + FC6 sizes, Gaussian, the paper's tiles, k = 32: one core and two."""
+    from safetensors.numpy import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        both = {"fc5": gaussian((9216, 4096), 5), "fc6": gaussian((4096, 4096), 6)}
+        save_file(both, f"{folder}/fc56.safetensors")
+        size = sum(array.nbytes for array in both.values())
+        del both
+        seconds, contents = {}, {}
+        for jobs in (1, 2):
+            words = ["compress", "fc56.safetensors", "--all", "-s", "0.91", "-k", "32"]
+            words += ["--tile", "576x512,512x512", "-j", str(jobs), "-q", "-o", f"{jobs}.lrbi"]
+            start = time.perf_counter()
+            result = subprocess.run(
+                [sys.executable, "-c", RUN, *words],
+                cwd=folder, check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            seconds[jobs] = time.perf_counter() - start
+            contents[jobs] = Path(folder, f"{jobs}.lrbi").read_bytes()
+            peak = int(result.stderr.split()[-1])
+            yield Row("layers", f"FC5 + FC6, --jobs {jobs}", seconds[jobs], "s")
+            wanted = "< 2" if jobs == 2 else ""
+            yield Row("layers", f"parent's peak / weights, --jobs {jobs}", peak / size, "x", wanted)
+        same = contents[1] == contents[2]
+        yield Row("layers", "speed of two cores / one", seconds[1] / seconds[2], "x", ">= 1.7")
+        yield Row("layers", "same bytes from both", float(same), "", "1")
+
+
+def decode(_: Path | None) -> Iterator[Row]:
+    """FC5's mask (9216 x 4096, k = 32) from its factors to packed bits, one core."""
+    import scipy.sparse
+    import zstandard
+
+    config = lrbi.CompressConfig(sparsity=0.91, rank=32, tile=(576, 512), iterations=20)
+    layer = lrbi.compress(gaussian((9216, 4096), 5), config)
+    mask, packed = layer.mask(), layer.packed_mask()
+    sparse = scipy.sparse.csr_array(mask.view(np.uint8))
+    frame = zstandard.ZstdCompressor(level=3).compress(packed.tobytes())
+    unpack = zstandard.ZstdDecompressor()
+    assert np.array_equal(sparse.toarray(), mask)
+    assert unpack.decompress(frame) == packed.tobytes()
+    rounds = 40
+    times = {"lrbi": [], "csr": [], "zstd": []}
+    for _ in range(rounds):  # interleaved, so that all see the same machine
+        call = lambda: decode_tiles(layer.row_factors, layer.col_factors, layer.tiles)  # noqa: E731
+        times["lrbi"].append(best_seconds(call, 1))
+        times["csr"].append(best_seconds(sparse.toarray, 1))
+        times["zstd"].append(best_seconds(lambda: unpack.decompress(frame), 1))
+    ours, csr, zstd = (min(times[name]) for name in ("lrbi", "csr", "zstd"))
+    yield Row("decode", "lrbi, factors to packed rows", ours * 1e3, "ms")
+    yield Row("decode", "SciPy, CSR to dense bytes", csr * 1e3, "ms")
+    yield Row("decode", "zstd level 3, packed bitmap", zstd * 1e3, "ms")
+    yield Row("decode", "CSR / lrbi", csr / ours, "x", "> 1")
+    yield Row("decode", "zstd / lrbi", zstd / ours, "x", "> 1 (aim)")
+    yield Row("decode", "mask bits produced", packed.nbytes / ours / 1e9, "GB/s")
+    yield Row("decode", "index, lrbi", layer.index_bits / 8e3, "kB")
+    yield Row("decode", "index, zstd", len(frame) / 1e3, "kB")
+
+
+def startup(_: Path | None) -> Iterator[Row]:
+    """What ``lrbi --help`` and ``import lrbi`` cost beside ``python -c pass``."""
+
+    def run(*words: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, *words], check=True, capture_output=True)
+
+    bare = best_seconds(run("-c", "pass"), 10)
+    yield Row("startup", "python -c pass", bare, "s")
+    extra = best_seconds(run("-m", "lrbi", "--help"), 10) - bare
+    yield Row("startup", "lrbi --help, more than that", extra, "s", "< 0.3")
+    extra = best_seconds(run("-c", "import lrbi; lrbi.compress"), 10) - bare
+    yield Row("startup", "import lrbi.compress, more than that", extra, "s")
+
+
+def lenet(data: Path | None) -> Iterator[Row]:
+    """LeNet-5 FC1 (500 x 800), S = 0.95, one tile; needs --data."""
+    if data is None:
+        return
+    weights = lenet_fc1(data)
+    for rank, wanted in ((16, ">= 0.31"), (64, ">= 0.44")):
+        for method in (1, 2, 3):
+            config = lrbi.CompressConfig(sparsity=0.95, rank=rank, method=method)
+            layer = lrbi.compress(weights, config)
+            what = f"k={rank}, method {method}: kept"
+            yield Row("lenet", what, layer.kept, "", wanted if method == 3 else "")
+
+
+def lenet_fc1(data: Path) -> np.ndarray:
+    from safetensors.numpy import load_file
+
+    return load_file(data / "weights/lenet5_mnist.safetensors")["5.weight"]
+
+
+BENCHMARKS = {run.__name__: run for run in (startup, tile, engines, decode, layers, lenet)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="weights/*.safetensors for studies"
+    )
+    options = parser.parse_args()
+    for name in options.names:
+        if name not in BENCHMARKS:
+            parser.error(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    rows: list[Row] = []
+    table = Table("benchmark", "what", "value", "", "wanted")
+    table.columns[2].justify = "right"
+    for name in options.names or BENCHMARKS:
+        print(f"{name}: {BENCHMARKS[name].__doc__}", file=sys.stderr)
+        for row in BENCHMARKS[name](options.data):
+            rows.append(row)
+            table.add_row(row.benchmark, row.what, f"{row.value:.4g}", row.unit, row.wanted)
+    Console(width=110).print(table)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        packages = ("lrbi", "numpy", "scipy", "nimfa", "scikit-learn", "zstandard")
+        report = {
+            "versions": {name: importlib.metadata.version(name) for name in packages},
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "rows": [vars(row) for row in rows],
+        }
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
