@@ -1,7 +1,5 @@
 """The Boolean product ``I_a = I_p (x) I_z``: its definition, and a fast way to the same bits."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +7,7 @@ from lrbi.arrays import Bits, Packed
 from lrbi.layout import pack_rows, row_bytes, unpack_rows
 from lrbi.tiles import TileGrid
 
-_TABLE_BYTES = 1 << 18  # OR tables built together: as many as a second-level cache holds
+_TABLE_BYTES = 1 << 19  # OR tables built together: what a second-level cache holds
 
 
 def boolean_product(row_factor: Bits, col_factor: Bits) -> Bits:
@@ -34,37 +32,48 @@ def decode_tiles(row_factors: Packed, col_factors: Packed, grid: TileGrid) -> Pa
     """
     (down, across), tile_rows = grid.grid, grid.tile[0]
     groups = row_factors.shape[2]
-    words, offsets = _word_rows(col_factors, grid, groups)
-    word_count = words.shape[-1]
-    index = row_factors.reshape(down, across, tile_rows, groups)
+    words, starts = _word_rows(col_factors, grid, groups)
+    width = words.shape[-1]
+    index = row_factors.reshape(down, across, tile_rows, groups).transpose(3, 0, 1, 2).copy()
     out = np.zeros((grid.shape[0], row_bytes(grid.shape[1])), dtype=np.uint8)
-    band = max(1, _TABLE_BYTES // (256 * across * groups * word_count * 8))
+    band = max(1, _TABLE_BYTES // (256 * across * groups * width * 8))  # rows of tiles at a time
+    band_rows = min(band, down) * across * tile_rows
+    space = np.empty((2, band_rows, width), dtype=np.uint64)
     for first in range(0, down, band):
         last = min(first + band, down)
-        tables = (last - first) * across * groups
-        # Entry-major, so that each of the eight doublings is one long contiguous OR.
-        seeds = words[first:last].transpose(3, 0, 1, 2, 4).reshape(8, tables * word_count)
-        table = np.empty((256, tables * word_count), dtype=np.uint64)
-        table[0] = 0
-        for bit in range(8):
-            half = 1 << bit
-            np.bitwise_or(table[:half], seeds[bit], out=table[half : 2 * half])
-        table = table.reshape(256 * tables, word_count)
-        entry = index[first:last].astype(np.intp)
-        entry *= tables
-        entry += np.arange(tables).reshape(last - first, across, 1, groups)
-        rows = table.take(entry[..., 0].ravel(), axis=0, mode="clip")
+        table = _or_tables(words[first:last])
+        tables = np.arange((last - first) * across * groups)
+        entry = np.multiply(index[:, first:last], tables.size, dtype=np.intp)
+        entry += tables.reshape(last - first, across, groups).transpose(2, 0, 1)[..., np.newaxis]
+        rows, more = space[:, : entry[0].size]
+        table.take(entry[0].ravel(), axis=0, out=rows, mode="clip")
         for group in range(1, groups):
-            rows |= table.take(entry[..., group].ravel(), axis=0, mode="clip")
-        blocks = rows.view(np.uint8).reshape(last - first, across, tile_rows, 8 * word_count)
-        _place(blocks, offsets, out[first * tile_rows : last * tile_rows])
+            table.take(entry[group].ravel(), axis=0, out=more, mode="clip")
+            np.bitwise_or(rows, more, out=rows)
+        blocks = rows.view(np.uint8).reshape(last - first, across, tile_rows, 8 * width)
+        _place(blocks, starts, out[first * tile_rows : last * tile_rows])
     return out
+
+
+def _or_tables(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The ORs of all subsets of eight I_z rows each, (256 * tables, words).
+
+    ``words`` is (down, across, groups, 8, words). Entry ``e`` of table ``t`` stands at
+    ``e * tables + t``: entry-major, so that each of the eight doublings is one long OR.
+    """
+    seeds = words.transpose(3, 0, 1, 2, 4).reshape(8, -1)
+    table = np.empty((256, seeds.shape[1]), dtype=np.uint64)
+    table[0] = 0
+    for bit in range(8):
+        half = 1 << bit
+        np.bitwise_or(table[:half], seeds[bit], out=table[half : 2 * half])
+    return table.reshape(-1, words.shape[-1])
 
 
 def _word_rows(
     col_factors: Packed, grid: TileGrid, groups: int
 ) -> tuple[NDArray[np.uint64], list[int]]:
-    """I_z rows as 64-bit words, (down, across, groups, 8, words), and each tile column's byte.
+    """I_z rows as 64-bit words, (down, across, groups, 8, words), and each tile's first column.
 
     A tile whose first column does not start a byte has its rows shifted up to that column's bit,
     so that decoded rows can be ORed into the mask byte by byte.
@@ -73,24 +82,27 @@ def _word_rows(
     rank, packed_bytes = col_factors.shape[1:]
     starts = [tile * columns for tile in range(across)]
     shifted = any(start % 8 for start in starts)
-    word_count = -(-(columns + 7 * shifted) // 64)
-    rows = np.zeros((down, across, groups * 8, 8 * word_count), dtype=np.uint8)
+    width = -(-(columns + 7 * shifted) // 64)
+    rows = np.zeros((down, across, groups * 8, 8 * width), dtype=np.uint8)
     source = col_factors.reshape(down, across, rank, packed_bytes)
     if not shifted:
         rows[:, :, :rank, :packed_bytes] = source
     else:
         bits = unpack_rows(source, columns)
-        wide = np.zeros((down, across, rank, 64 * word_count), dtype=np.bool_)
+        wide = np.zeros((down, across, rank, 64 * width), dtype=np.bool_)
         for tile, start in enumerate(starts):
             wide[:, tile, :, start % 8 : start % 8 + columns] = bits[:, tile]
         rows[:, :, :rank] = pack_rows(wide)
-    words = rows.view(np.uint64).reshape(down, across, groups, 8, word_count)
-    return words, [start // 8 for start in starts]
+    return rows.view(np.uint64).reshape(down, across, groups, 8, width), starts
 
 
-def _place(blocks: Packed, offsets: list[int], out: NDArray[Any]) -> None:
-    """OR decoded tiles (tile rows, tile columns, R, bytes) into their band of mask rows."""
-    for tile, offset in enumerate(offsets):
-        target = out[:, offset : offset + blocks.shape[-1]]
+def _place(blocks: Packed, starts: list[int], out: Packed) -> None:
+    """Put decoded tiles (tile rows, tile columns, R, bytes) into their band of mask rows."""
+    for tile, start in enumerate(starts):
+        target = out[:, start // 8 : start // 8 + blocks.shape[-1]]
         source = blocks[:, tile].reshape(-1, blocks.shape[-1])
-        target |= source[: target.shape[0], : target.shape[1]]
+        source = source[: target.shape[0], : target.shape[1]]
+        if start % 8:
+            target |= source  # the first byte is shared with the tile to the left
+        else:
+            target[...] = source
