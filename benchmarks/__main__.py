@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from rich.console import Console
@@ -91,6 +92,34 @@ def engines(data: Path | None) -> Iterator[Row]:
             yield Row("engines", f"{case}, misfit", float(misfit), "")
             yield Row("engines", f"{case}, kept", lrbi.compress(weights, config).kept, "")
     del ENGINES["scikit"]
+
+
+def scaling(data: Path | None) -> Iterator[Row]:
+    """How a component's scale is shared between M_p and M_z before thresholds: what is kept."""
+    import lrbi.factorize
+
+    def equal_norms(left, right):
+        ratio = np.sqrt(np.linalg.norm(right, axis=1) / np.linalg.norm(left, axis=0))
+        return left * ratio, right / ratio[:, np.newaxis]
+
+    ways = {
+        "as the engine leaves it": lambda left, right: (left, right),
+        "equal norms": equal_norms,
+        "equal peaks": lrbi.factorize.equalize_peaks,
+    }
+    cases = [("Gaussian 576x512, k=32", gaussian((576, 512), 0), 0.91, 32)]
+    if data:
+        cases += [(f"LeNet-5 FC1, k={rank}", lenet_fc1(data), 0.95, rank) for rank in (16, 64)]
+    for name, weights, sparsity, rank in cases:
+        for way, function in ways.items():
+            with mock.patch("lrbi.factorize.equalize_peaks", function):
+                kept = [
+                    lrbi.compress(
+                        weights, lrbi.CompressConfig(sparsity=sparsity, rank=rank, seed=seed)
+                    ).kept
+                    for seed in range(5)
+                ]
+            yield Row("scaling", f"{name}: {way}, mean of 5 seeds", float(np.mean(kept)), "")
 
 
 RUN = """
@@ -197,7 +226,7 @@ def lenet_fc1(data: Path) -> np.ndarray:
     return load_file(data / "weights/lenet5_mnist.safetensors")["5.weight"]
 
 
-BENCHMARKS = {run.__name__: run for run in (startup, tile, engines, decode, layers, lenet)}
+BENCHMARKS = {run.__name__: run for run in (startup, tile, engines, scaling, decode, layers, lenet)}
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def test_compress_show_decode(command, model, tmp_path):
     shown = command("show", "fc1.lrbi")
     assert shown.code == 0
     assert shown.out == made.out
-    row = shown.out.splitlines()[3].split()
+    row = shown.out.splitlines()[2].split()
     assert row[:8] == ["fc1", "60x50", "20x25", "3x2", "4", "1,080", "1,080", "2.78x"]
 
     assert command("decode", "fc1.lrbi", "--layer", "fc1", "-o", "mask.npy").code == 0
@@ -113,7 +113,7 @@ def test_all_takes_every_matrix_above_a_size(command, model):
 def test_list(command, model):
     outcome = command("compress", "model.safetensors", "--list")
     assert outcome.code == 0
-    rows = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[3:-1]}
+    rows = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines()[2:]}
     assert rows["conv"] == ["16x8x3x3", "float16", "1,152", "yes"]
     assert rows["bias"] == ["60", "float32", "60", "no"]
 

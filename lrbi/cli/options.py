@@ -82,17 +82,26 @@ def print_table(columns: Mapping[str, str], rows: Sequence[tuple[str, ...]]) -> 
     """A table on stdout: column titles with ``left`` or ``right``, and the rows of cells."""
     from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for title, side in columns.items():
-        table.add_column(title, justify="left" if side == "left" else "right", overflow="fold")
+        table.add_column(title, justify="left" if side == "left" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
-    if not sys.stdout.isatty():
-        console.width = 1000
-    console.print(table)
+        table.add_row(*map(Text, row))  # text as it is: a layer's name is no markup
+    unlimited = 10_000
+    console = Console(width=None if sys.stdout.isatty() else unlimited)
+    options = console.options.update(width=unlimited)
+    if Measurement.get(console, options, table).maximum <= console.width:
+        console.print(table)
+        return
+    widest = max(map(len, columns))
+    for row in rows:  # a terminal too narrow for the table: a line a field
+        for title, cell in zip(columns, row, strict=True):
+            print(f"{title:<{widest}}  {cell}")
+        print()
 
 
 def print_layers(

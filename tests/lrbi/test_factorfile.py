@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import lrbi
 from lrbi import CompressConfig, InputError
+from lrbi.layout import pack_rows
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,20 @@ def test_file_is_what_the_format_page_says(saved, layers):
     found = header.pop("sha256")
     digest.update(json.dumps(header, sort_keys=True, separators=(",", ":")).encode())
     assert found == digest.hexdigest()
+
+
+def test_worked_example_of_the_format_page():
+    """The factors of the paper's Eq. 5, whose product is Eq. 6."""
+    rank_two = np.array([[0, 1], [1, 0], [0, 1], [0, 1], [1, 0]], dtype=bool)
+    pattern = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], dtype=bool)
+    mask = lrbi.boolean_product(rank_two, pattern)
+    layer = lrbi.compress(np.ones((5, 5)), CompressConfig(rank=2), mask=mask)
+    assert pack_rows(rank_two).tobytes().hex(" ") == "02 01 02 02 01"
+    assert pack_rows(pattern).tobytes().hex(" ") == "0d 16"
+    assert layer.ranks.tobytes().hex(" ") == "02 00"
+    assert layer.row_factors.shape == (1, 5, 1)
+    assert layer.col_factors.shape == (1, 2, 1)
+    assert layer.packed_mask()[0].tolist() == [0x16]
 
 
 def test_every_flipped_bit_is_refused(saved, tmp_path):
