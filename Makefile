@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first target that needs it makes.
 PYTHON ?= python3
 BIN := .venv/bin
-# The CPU build is enough; plain `torch` may pull in gigabytes of CUDA libraries.
+# Any build will do; where one for the CPU alone is at hand, it spares gigabytes.
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
@@ -13,7 +13,7 @@ help:
 	@echo "make test-torch  the tests that need PyTorch ($(TORCH))"
 	@echo "make lint        ruff and mypy, as pre-commit runs them"
 	@echo "make format      ruff's formatter"
-	@echo "make bench       the benchmarks: a table, and build/bench.json"
+	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
 	@echo "make clean       remove .venv and build"
 
 demo: .venv/installed
@@ -39,7 +39,7 @@ format: .venv/installed-lint
 	$(BIN)/ruff format .
 
 bench: .venv/installed-bench
-	$(BIN)/python -m benchmarks --json build/bench.json
+	$(BIN)/python -m benchmarks --json build/bench.json $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv build

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from lrbi.errors import InputError
 from lrbi.factorize import TileFactors
 from lrbi.tiles import TileGrid
@@ -12,8 +10,12 @@ _STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 def bit_budget(grid: TileGrid, ratio: float) -> int:
-    """Index bits that an index ratio m*n / bits leaves for the layer."""
-    return int(grid.shape[0] * grid.shape[1] / ratio)
+    """The most index bits with which the layer still meets an index ratio m*n / bits."""
+    size = grid.shape[0] * grid.shape[1]
+    bits = int(size / ratio) + 1
+    while bits and size / bits < ratio:
+        bits -= 1
+    return bits
 
 
 def uniform_rank(grid: TileGrid, ratio: float) -> int:
@@ -44,48 +46,53 @@ def choose_ranks(
 ) -> list[TileFactors]:
     """One of the factorizations of each tile, so that the layer meets the index ratio.
 
-    A multiple-choice knapsack, solved to the least total Cost by branch and bound; it never does
-    worse than the same rank everywhere, which is among the choices.
+    A multiple-choice knapsack. From the smallest choice everywhere, the step that saves most Cost
+    a bit is taken as long as one fits, along the lower convex hull of each tile's choices: at the
+    budget where the steps run out this is the optimum, and it is never further from it than one
+    step. What is left then buys single steps off the hull. It is no worse than the same rank in
+    every tile, which is tried too. O(tiles * choices * log(tiles)).
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import block_diag, csr_array, vstack
-
-    bits = np.array(
-        [
-            _bits(tile, size)
-            for options, size in zip(tiles, grid.sizes(), strict=True)
-            for tile in options
-        ]
-    )
-    costs = np.array([tile.cost for options in tiles for tile in options])
     budget = bit_budget(grid, ratio)
-    one_each = block_diag([np.ones((1, len(options))) for options in tiles], format="csr")
-    solution = milp(
-        costs / (costs.max() or 1.0),
-        integrality=np.ones_like(costs),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(
-            vstack([csr_array(bits[np.newaxis] / budget), one_each]).tocsc(),
-            np.concatenate([[-np.inf], np.ones(len(tiles))]),
-            np.concatenate([[1.0], np.ones(len(tiles))]),
-        ),
-        options={"mip_rel_gap": 1e-6, "node_limit": 10_000},
-    )
-    uniform = [_at_most(options, uniform_rank(grid, ratio)) for options in tiles]
-    if solution.x is None:
-        return uniform
-    picks, start = [], 0
-    for options in tiles:
-        picks.append(options[int(np.argmax(solution.x[start : start + len(options)]))])
-        start += len(options)
-    spent = sum(_bits(tile, size) for tile, size in zip(picks, grid.sizes(), strict=True))
-    cheaper = sum(tile.cost for tile in picks) <= sum(tile.cost for tile in uniform)
-    return picks if spent <= budget and cheaper else uniform
+    choices = [
+        [(factors.rank * sum(size), factors.cost) for factors in options]
+        for options, size in zip(tiles, grid.sizes(), strict=True)
+    ]
+    picks = [_hull(points)[0] for points in choices]
+    left = budget - sum(points[pick][0] for points, pick in zip(choices, picks, strict=True))
+    for _, tile, before, after in sorted(
+        (_slope(points, before, after), tile, before, after)
+        for tile, points in enumerate(choices)
+        for before, after in zip(_hull(points), _hull(points)[1:], strict=False)
+    ):
+        price = choices[tile][after][0] - choices[tile][before][0]
+        if picks[tile] == before and price <= left:
+            picks[tile] = after
+            left -= price
+    for tile, points in enumerate(choices):
+        bits = points[picks[tile]][0]
+        affordable = [index for index, point in enumerate(points) if point[0] - bits <= left]
+        picks[tile] = min(affordable, key=lambda index: (points[index][1], points[index][0]))
+        left -= points[picks[tile]][0] - bits
+    chosen = [options[pick] for options, pick in zip(tiles, picks, strict=True)]
+    rank = uniform_rank(grid, ratio)
+    uniform = [[item for item in options if item.rank <= rank][-1] for options in tiles]
+    return min(chosen, uniform, key=lambda items: sum(item.cost for item in items))
 
 
-def _bits(tile: TileFactors, size: tuple[int, int]) -> int:
-    return tile.rank * sum(size)
+def _slope(points: list[tuple[int, float]], before: int, after: int) -> float:
+    """Cost a bit of going from one choice to another; negative where it saves Cost."""
+    return (points[after][1] - points[before][1]) / (points[after][0] - points[before][0])
 
 
-def _at_most(options: tuple[TileFactors, ...], rank: int) -> TileFactors:
-    return [tile for tile in options if tile.rank <= rank][-1]
+def _hull(points: list[tuple[int, float]]) -> list[int]:
+    """The choices on the lower convex hull from the fewest bits to the least Cost."""
+    hull: list[int] = []
+    for index in sorted(range(len(points)), key=lambda index: points[index]):
+        if hull and points[index][1] >= points[hull[-1]][1]:
+            continue  # more bits, or as many, for no less Cost
+        while len(hull) > 1 and _slope(points, hull[-2], hull[-1]) >= _slope(
+            points, hull[-1], index
+        ):
+            hull.pop()
+        hull.append(index)
+    return hull

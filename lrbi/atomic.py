@@ -1,8 +1,7 @@
 """Files that appear whole or not at all."""
 
 import contextlib
-import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,41 +11,41 @@ from lrbi.errors import InputError
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; moved into place if nothing goes wrong."""
+    check_output(path)
+    target = path.resolve()  # of a link, what it points to
+    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
     try:
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
-        )
-    except OSError as error:
-        raise unwritable(path, error) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        temporary.open("xb").close()
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def check_output(path: Path, *inputs: Path | None) -> None:
+    """Refuse an output that is no place for a file, or that is one of the inputs."""
+    if path.is_dir():
+        raise InputError(f"Output {path} must be a file, but is a folder")
+    if path.exists() and not path.is_file():
+        raise InputError(f"Output {path} must be a regular file, but is a device or a pipe")
+    for given in inputs:
+        if given and path.exists() and given.exists() and path.samefile(given):
+            raise InputError(f"Output {path} must not be the input {given}")
 
 
 def check_writable(path: Path) -> None:
     """Refuse an output that cannot be written, before the work that would be lost."""
-    if path.is_dir():
-        raise InputError(f"Output {path} must be a file, but is a folder")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with contextlib.suppress(_Unused), replacing(path):
+        raise _Unused
+
+
+class _Unused(Exception):  # noqa: N818
+    """Leaves :func:`replacing` without replacing anything."""
 
 
 def unwritable(path: Path, error: OSError) -> InputError:
     """The refusal for an output that the system would not let us write."""
     return InputError(f"Output {path} cannot be written: {error.strerror or error}")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,9 +1,10 @@
 """Finished tiles on disk, so that interrupted work goes on where it stopped."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import shutil
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from lrbi.arrays import Bits, Floats
 from lrbi.atomic import unwritable
 from lrbi.factorize import TileFactors
 from lrbi.pipeline import LayerSource
+from lrbi.prune import row_blocks
 
 _HEAD = struct.Struct("<QQI")  # of a record: tile, bytes of the payload, CRC-32 of all three
 
@@ -50,26 +52,33 @@ class Checkpoint:
                 )
                 content = key
             self._kept[layer], end = _records(content, len(key))
-            path.write_bytes(content[:end])
+            if path.exists() and content is not key:
+                os.truncate(path, end)
+            else:
+                path.write_bytes(key)
         except OSError as error:
             raise unwritable(path, error) from error
 
     def load(self, layer: int, tile: int) -> tuple[TileFactors, ...] | None:
         """A finished tile, or None."""
-        return self._kept[layer].get(tile)
+        return self._kept[layer].pop(tile, None)
 
     def save(self, layer: int, tile: int, factors: tuple[TileFactors, ...]) -> None:
         """Keep a finished tile."""
         payload = _pack(factors)
         try:
-            with (self.folder / str(layer)).open("ab", buffering=0) as journal:
+            with (self.folder / str(layer)).open("ab") as journal:
                 journal.write(_head(tile, payload) + payload)
         except OSError as error:
             raise unwritable(self.folder / str(layer), error) from error
 
     def remove(self) -> None:
-        """Forget all of it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Forget all of it; what else is in the folder is not ours to remove."""
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name.isdecimal():
+                    path.unlink()
+            self.folder.rmdir()
 
 
 def _records(content: bytes, start: int) -> tuple[dict[int, tuple[TileFactors, ...]], int]:
@@ -128,6 +137,6 @@ def _key(source: LayerSource, weights: Floats, mask: Bits | None) -> bytes:
     }
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for array in (weights,) if mask is None else (weights, mask):
-        for row in array:  # row by row: a transposed or mapped matrix is never copied whole
-            digest.update(np.ascontiguousarray(row).data)
+        for rows in row_blocks(array):  # a transposed or mapped matrix is never copied whole
+            digest.update(np.ascontiguousarray(array[rows]).data)
     return digest.digest()

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from lrbi.errors import InputError
@@ -11,16 +12,24 @@ ENGINES = ("hals", "nimfa")
 METHODS = (1, 2, 3)
 
 
-def _whole(noun: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _whole(noun: str, value: Any, least: int) -> int:
+    """A whole number of any type, NumPy's too, as an int."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{noun} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
 
 
-def _tile(value: object) -> None:
-    if not isinstance(value, tuple) or len(value) != 2:
+def _real(noun: str, constraint: str, value: Any) -> float:
+    """A number of any type as a float; the constraint is for the refusal of anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{noun} must be {constraint}, not {value!r}")
+    return float(value)
+
+
+def _tile(value: Any) -> tuple[int, int]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
         raise InputError(f"Tile must be a pair of rows and columns, not {value!r}")
-    _whole("Tile rows", value[0], 1)
-    _whole("Tile columns", value[1], 1)
+    return _whole("Tile rows", value[0], 1), _whole("Tile columns", value[1], 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +39,10 @@ class CompressConfig:
     sparsity: float | None = None
     """Share S of weights to prune; None where the exact mask is given instead."""
     rank: int | Literal["auto"]
-    """Rank k of every tile, or ``"auto"`` to choose a rank per tile that meets ``ratio``."""
+    """Rank k of every tile, or ``"auto"`` to choose a rank per tile that meets ``ratio``.
+
+    A tile whose mask is exact at a smaller rank uses only that.
+    """
     ratio: float | None = None
     """With rank ``"auto"``: the index ratio m*n / index_bits to meet."""
     tile: tuple[int, int] | None = None
@@ -47,31 +59,36 @@ class CompressConfig:
     """Seed of everything random."""
 
     def __post_init__(self) -> None:
-        if self.sparsity is not None and not 0.0 < self.sparsity < 1.0:
-            raise InputError(
-                f"Sparsity must be between 0 and 1, both excluded, not {self.sparsity}"
-            )
+        if self.sparsity is not None:
+            constraint = "between 0 and 1, both excluded"
+            self._set("sparsity", _real("Sparsity", constraint, self.sparsity))
+            if not 0.0 < self.sparsity < 1.0:
+                raise InputError(f"Sparsity must be {constraint}, not {self.sparsity}")
+        elif self.sparsity_per_tile:
+            raise InputError("Sparsity per tile needs a sparsity, not a given mask")
         if self.rank == "auto":
-            if self.ratio is None or not (self.ratio > 0.0 and math.isfinite(self.ratio)):
-                raise InputError(
-                    f"Ratio must be a positive number with rank 'auto', not {self.ratio}"
-                )
+            constraint = "a positive number with rank 'auto'"
+            self._set("ratio", _real("Ratio", constraint, self.ratio))
+            if not 0.0 < (self.ratio or 0.0) < math.inf:
+                raise InputError(f"Ratio must be {constraint}, not {self.ratio}")
         else:
-            _whole("Rank", self.rank, 1)
+            self._set("rank", _whole("Rank", self.rank, 1))
             if self.rank > 65535:
                 raise InputError(f"Rank must be at most 65535, not {self.rank}")
             if self.ratio is not None:
                 raise InputError(f"Ratio goes with rank 'auto' only, not with rank {self.rank}")
         if self.tile is not None:
-            _tile(self.tile)
+            self._set("tile", _tile(self.tile))
         if self.method not in METHODS:
             raise InputError(f"Method must be 1, 2 or 3, not {self.method!r}")
+        self._set("method", _whole("Method", self.method, 1))
         if self.engine not in ENGINES:
             raise InputError(f"Engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
-        _whole("Iterations", self.iterations, 1)
-        _whole("Seed", self.seed, 0)
-        if self.sparsity is None and self.sparsity_per_tile:
-            raise InputError("Sparsity per tile needs a sparsity, not a given mask")
+        self._set("iterations", _whole("Iterations", self.iterations, 1))
+        self._set("seed", _whole("Seed", self.seed, 0))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)

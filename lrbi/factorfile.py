@@ -27,6 +27,10 @@ def save(path: str | os.PathLike[str], layers: Mapping[str, CompressedLayer]) ->
     """Write layers to a factor file. The same layers always make the same bytes."""
     from safetensors.numpy import save as serialize
 
+    if not isinstance(layers, Mapping):
+        raise InputError(
+            f"Layers must be a mapping of names to layers, not {type(layers).__name__}"
+        )
     if not layers:
         raise InputError("A factor file must hold at least one layer, not none")
     tensors = {
@@ -84,14 +88,18 @@ def _first_line(error: Exception) -> str:
 def _parse(text: str) -> dict[str, Any]:
     try:
         header = json.loads(text)
-        if not isinstance(header, dict) or not isinstance(header.get("format"), int):
+        if not isinstance(header, dict) or type(header.get("format")) is not int:
             raise InputError("its metadata say no format number, so it is damaged")
         if header["format"] > FORMAT:
             raise InputError(
                 f"its format is {header['format']}, and this version reads up to {FORMAT} "
                 "(update lrbi)"
             )
-        if _canonical(header) != text or not isinstance(header.get("layers"), dict):
+        if (
+            header["format"] < 1
+            or _canonical(header) != text
+            or not isinstance(header.get("layers"), dict)
+        ):
             raise InputError("its metadata are not as lrbi writes them, so it is damaged")
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):

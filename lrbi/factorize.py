@@ -21,6 +21,7 @@ SPARSITY_TOLERANCE = 1e-4
 _COARSE_STEPS = 29  # densities of I_p on the first grid, 1/512 ... 1, a factor of 1.25 apart
 _FINE_STEPS = 9  # densities between the neighbours of the best, in each of the refinements
 _REFINEMENTS = 2
+_BLOCK = 1 << 20  # cells counted together, to bound memory
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,12 @@ def factorize(problem: TileProblem) -> tuple[TileFactors, ...]:
     Runs on one BLAS thread: tiles are the unit of parallelism, and the sums of a matrix product
     then do not depend on how many cores there are.
     """
-    magnitudes = np.abs(problem.weights).astype(np.float64)
-    magnitude = float(magnitudes[problem.exact].sum())
+    magnitudes = np.abs(problem.weights)
+    magnitude = float(magnitudes[problem.exact].sum(dtype=np.float64))
     goal = problem.exact
     if np.count_nonzero(goal) != goal.size - problem.zeros:
-        goal = magnitude_mask(magnitudes, problem.zeros)
-    scaled = (magnitudes / (magnitudes.max() or 1.0)).astype(np.float32)
+        goal = magnitude_mask(magnitudes, problem.zeros)  # the tile has a sparsity of its own
+    scaled = _scaled(magnitudes)
     exact_rank, transposed = _distinct(goal)
     results = []
     with _one_blas_thread:
@@ -84,7 +85,7 @@ def factorize(problem: TileProblem) -> tuple[TileFactors, ...]:
             if exact_rank <= rank:
                 row_factor, col_factor = _exact_factors(goal, transposed)
             else:
-                row_factor, col_factor = _algorithm_1(problem, scaled, rank)
+                row_factor, col_factor = _algorithm_1(problem, scaled, goal, rank)
             mask = _cover(row_factor, col_factor) > 0
             results.append(
                 TileFactors(
@@ -92,7 +93,7 @@ def factorize(problem: TileProblem) -> tuple[TileFactors, ...]:
                     col_factor=pack_rows(col_factor),
                     rank=row_factor.shape[1],
                     ones=int(np.count_nonzero(mask)),
-                    cost=float(magnitudes[problem.exact & ~mask].sum()),
+                    cost=float(magnitudes[problem.exact & ~mask].sum(dtype=np.float64)),
                     magnitude=magnitude,
                 )
             )
@@ -137,14 +138,24 @@ def manipulate(magnitudes: Matrix, exact: Bits, sparsity: float, method: int) ->
     return magnitudes
 
 
-def _algorithm_1(problem: TileProblem, magnitudes: Matrix, rank: int) -> tuple[Bits, Bits]:
+def _scaled(magnitudes: Floats) -> Matrix:
+    """Magnitudes as shares of the largest: neither their squares nor their sums overflow."""
+    precise = magnitudes.astype(np.promote_types(magnitudes.dtype, np.float32), copy=False)
+    return (precise / (precise.max() or 1)).astype(np.float32)
+
+
+def _algorithm_1(
+    problem: TileProblem, magnitudes: Matrix, goal: Bits, rank: int
+) -> tuple[Bits, Bits]:
     """I_p and I_z from NMF: sweep S_p, S_z following from S, and keep the least Cost."""
     rng = np.random.default_rng(problem.seed)
-    target = manipulate(magnitudes, problem.exact, problem.sparsity, problem.method)
-    left, right = equalize_peaks(*ENGINES[problem.engine](target, rank, problem.iterations, rng))
-    gains = np.where(problem.exact, magnitudes, np.float32(0))
+    target = manipulate(magnitudes, goal, problem.sparsity, problem.method)
+    row_scores, col_scores = equalize_peaks(
+        *ENGINES[problem.engine](target, rank, problem.iterations, rng)
+    )
+    gains = np.where(goal, magnitudes, np.float32(0))
     ones = magnitudes.size - problem.zeros
-    sweep = Sweep(left, right, gains, ones)
+    sweep = Sweep(row_scores, col_scores, gains, ones)
     best = best_point(sweep.points(sweep.row_bits(np.geomspace(1 / 512, 1.0, _COARSE_STEPS))))
     for _ in range(_REFINEMENTS):
         between = np.linspace(best.before, best.after, _FINE_STEPS + 2)[1:-1].astype(np.intp)
@@ -187,23 +198,23 @@ class Sweep:
     Entries that are equal are told apart by their position, so that every count is attained.
     """
 
-    def __init__(self, left: Matrix, right: Matrix, gains: Matrix, ones: int) -> None:
-        self._order_left = np.argsort(-left, axis=None, kind="stable")
-        self._order_right = np.argsort(-right, axis=None, kind="stable")
-        entries = right.size
+    def __init__(self, row_scores: Matrix, col_scores: Matrix, gains: Matrix, ones: int) -> None:
+        self._row_order = np.argsort(-row_scores, axis=None, kind="stable")
+        self._col_order = np.argsort(-col_scores, axis=None, kind="stable")
+        entries = col_scores.size
         narrow = np.uint16 if entries < 1 << 16 else np.uint32
         number = np.empty(entries, dtype=narrow)
-        number[self._order_right] = np.arange(entries, dtype=narrow)
-        self._number = number.reshape(right.shape)
-        self._rank = left.shape[1]
-        self._shape = (left.shape[0], right.shape[1])
+        number[self._col_order] = np.arange(entries, dtype=narrow)
+        self._number = number.reshape(col_scores.shape)
+        self._rank = row_scores.shape[1]
+        self._shape = (row_scores.shape[0], col_scores.shape[1])
         self._gain_cells = np.flatnonzero(gains)
         self._gains = gains.ravel()[self._gain_cells].astype(np.float64)
         self._ones = ones
 
     def row_bits(self, densities: NDArray[np.float64]) -> NDArray[np.intp]:
         """Numbers of I_p bits, ascending, for densities 1 - S_p of I_p."""
-        counts = np.unique(np.rint(densities * self._order_left.size).astype(np.intp))
+        counts = np.unique(np.rint(densities * self._row_order.size).astype(np.intp))
         return counts[counts > 0]
 
     def points(
@@ -213,7 +224,7 @@ class Sweep:
 
         ``before`` and ``after`` are the neighbours of the first and the last.
         """
-        after = self._order_left.size if after is None else after
+        after = self._row_order.size if after is None else after
         edges = [before, *map(int, counts), after]
         steps = zip(edges, edges[1:], edges[2:], self._coverage(counts), strict=False)
         return [
@@ -224,10 +235,10 @@ class Sweep:
 
     def factors(self, point: Point) -> tuple[Bits, Bits]:
         """I_p and I_z at a step."""
-        row_factor = np.zeros(self._order_left.size, dtype=np.bool_)
-        row_factor[self._order_left[: point.row_bits]] = True
-        col_factor = np.zeros(self._order_right.size, dtype=np.bool_)
-        col_factor[self._order_right[: point.col_bits]] = True
+        row_factor = np.zeros(self._row_order.size, dtype=np.bool_)
+        row_factor[self._row_order[: point.row_bits]] = True
+        col_factor = np.zeros(self._col_order.size, dtype=np.bool_)
+        col_factor[self._col_order[: point.col_bits]] = True
         return row_factor.reshape(-1, self._rank), col_factor.reshape(self._rank, -1)
 
     def _coverage(self, counts: NDArray[np.intp]) -> Iterator[NDArray[np.unsignedinteger[Any]]]:
@@ -236,7 +247,7 @@ class Sweep:
         coverage = np.full(self._shape, entries, dtype=self._number.dtype)
         done = 0
         for count in counts:
-            rows, ranks = np.divmod(self._order_left[done:count], self._rank)
+            rows, ranks = np.divmod(self._row_order[done:count], self._rank)
             by_rank = np.argsort(ranks, kind="stable")
             bounds = np.searchsorted(ranks[by_rank], np.arange(self._rank + 1))
             rows = rows[by_rank]
@@ -252,7 +263,10 @@ class Sweep:
         A bit of I_z adds several ones at once, so what is kept is interpolated at S itself.
         """
         entries = self._number.size
-        ones = np.cumsum(np.bincount(coverage, minlength=entries + 1)[:entries])
+        counts = np.zeros(entries + 1, dtype=np.intp)
+        for start in range(0, coverage.size, _BLOCK):  # bincount widens what it counts
+            counts += np.bincount(coverage[start : start + _BLOCK], minlength=entries + 1)
+        ones = np.cumsum(counts[:entries])
         if ones[-1] < self._ones:
             return
         kept = np.cumsum(
@@ -281,16 +295,16 @@ def settle(row_factor: Bits, col_factor: Bits, gains: Matrix, ones: int) -> tupl
         # alone covers. Counts stay below 2**24, so float32 holds them exactly.
         bit, cells = (0, cover == 0) if surplus < 0 else (1, cover == 1)
         moved = _per_bit(rows, cols, cells.astype(np.float32))
-        left = np.abs(abs(surplus) - moved)
-        nearer = (np.concatenate([rows.ravel(), cols.ravel()]) == bit) & (left < abs(surplus))
+        remaining = np.abs(abs(surplus) - moved)
+        nearer = (np.concatenate([rows.ravel(), cols.ravel()]) == bit) & (remaining < abs(surplus))
         if not nearer.any():
             break
-        ending = nearer & (left <= tolerance)
+        ending = nearer & (remaining <= tolerance)
         if ending.any():
             worth = _per_bit(rows, cols, np.where(cells, gains, np.float32(0)))
             flip = int(np.argmin(np.where(ending, -worth if surplus < 0 else worth, np.inf)))
         else:
-            flip = int(np.argmin(np.where(nearer, left, np.inf)))
+            flip = int(np.argmin(np.where(nearer, remaining, np.inf)))
         if flip < rows.size:
             rows.flat[flip] = 1 - bit
         else:

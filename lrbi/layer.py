@@ -54,8 +54,10 @@ class CompressedLayer:
 
     def __post_init__(self) -> None:
         _check(self)
-        for array in (self.row_factors, self.col_factors, self.ranks):
-            array.flags.writeable = False
+        for name in ("row_factors", "col_factors", "ranks"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False  # of the view: the caller's array stays as it is
+            object.__setattr__(self, name, view)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CompressedLayer):
@@ -153,7 +155,7 @@ def _check(layer: CompressedLayer) -> None:
     (rows, cols), (tile_rows, tile_cols) = layer.shape, layer.tile
     if min(rows, cols) < 1:
         raise InputError(f"Layer shape must be at least 1x1, not {rows}x{cols}")
-    if math.prod(layer.source_shape) != rows * cols:
+    if min(layer.source_shape, default=0) < 1 or math.prod(layer.source_shape) != rows * cols:
         raise InputError(
             f"Source shape must hold {rows} x {cols} weights, but is {list(layer.source_shape)}"
         )

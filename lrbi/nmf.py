@@ -28,12 +28,12 @@ def hals(
     O(mnk) an iteration, nearly all of it in two matrix products.
     """
     scale = np.sqrt(matrix.mean() / rank, dtype=np.float32)
-    left = scale * rng.random((rank, matrix.shape[0]), dtype=np.float32)
-    right = scale * rng.random((rank, matrix.shape[1]), dtype=np.float32)
+    row_scores = scale * rng.random((rank, matrix.shape[0]), dtype=np.float32)
+    col_scores = scale * rng.random((rank, matrix.shape[1]), dtype=np.float32)
     for _ in range(iterations):
-        _update(left, right @ right.T, right @ matrix.T)
-        _update(right, left @ left.T, left @ matrix)
-    return np.ascontiguousarray(left.T), right
+        _update(row_scores, col_scores @ col_scores.T, col_scores @ matrix.T)
+        _update(col_scores, row_scores @ row_scores.T, row_scores @ matrix)
+    return np.ascontiguousarray(row_scores.T), col_scores
 
 
 def _update(factor: Matrix, gram: Matrix, target: Matrix) -> None:
@@ -51,12 +51,12 @@ def nimfa(
     """The paper's library: multiplicative updates of nimfa's ``Nmf``, Frobenius objective."""
     library = _load_nimfa()
     scale = np.sqrt(matrix.mean() / rank)
-    left = scale * rng.random((matrix.shape[0], rank))
-    right = scale * rng.random((rank, matrix.shape[1]))
+    row_scores = scale * rng.random((matrix.shape[0], rank))
+    col_scores = scale * rng.random((rank, matrix.shape[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PendingDeprecationWarning)  # nimfa computes in np.matrix
         model = library.Nmf(
-            matrix.astype(np.float64), W=left, H=right, rank=rank, max_iter=iterations,
+            matrix.astype(np.float64), W=row_scores, H=col_scores, rank=rank, max_iter=iterations,
             min_residuals=None, update="euclidean", objective="fro",
         )  # fmt: skip
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -99,15 +99,15 @@ def _load_nimfa() -> Any:
 ENGINES: dict[str, Engine] = {"hals": hals, "nimfa": nimfa}
 
 
-def equalize_peaks(left: Matrix, right: Matrix) -> tuple[Matrix, Matrix]:
+def equalize_peaks(row_scores: Matrix, col_scores: Matrix) -> tuple[Matrix, Matrix]:
     """Rescale the components of M_p M_z so that each has the same peak in M_p and in M_z.
 
     NMF leaves the scale between the two factors of a component open, but one threshold on all
     of M_p compares components with each other: a component's peak is what it adds to X at most,
     and with the peaks equalized that is what the thresholds see.
     """
-    left_peak, right_peak = left.max(axis=0), right.max(axis=1)
-    alive = (left_peak > 0) & (right_peak > 0)
-    ratio = np.ones_like(left_peak)
-    np.sqrt(right_peak / np.where(alive, left_peak, 1), out=ratio, where=alive)
-    return left * ratio, right / ratio[:, np.newaxis]
+    row_peak, col_peak = row_scores.max(axis=0), col_scores.max(axis=1)
+    alive = (row_peak > 0) & (col_peak > 0)
+    ratio = np.ones_like(row_peak)
+    np.sqrt(col_peak / np.where(alive, row_peak, 1), out=ratio, where=alive)
+    return row_scores * ratio, col_scores / ratio[:, np.newaxis]

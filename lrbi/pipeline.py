@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lrbi.allocate import candidate_ranks, choose_ranks
 from lrbi.arrays import Bits, Floats
@@ -17,6 +18,7 @@ from lrbi.layer import CompressedLayer
 from lrbi.layout import row_bytes
 from lrbi.prune import check_weights, exact_mask, zeros_at
 from lrbi.tiles import TileGrid
+from lrbi.weights import as_mask, as_matrix, plain_floats
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class LayerSource:
     """How to compress it."""
     weights: Callable[[], Floats]
     """Reads the weight matrix, m x n."""
-    mask: Callable[[], Bits] | None = None
-    """Reads the exact mask, m x n, of a layer that is pruned already."""
+    mask: Callable[[Floats], Bits] | None = None
+    """The exact mask, m x n, of a layer that is pruned already, given its weights."""
     source_shape: tuple[int, ...] | None = None
     """Shape of the weights in their file; None for the matrix's own."""
     transposed: bool = False
@@ -55,19 +57,34 @@ OnTile = Callable[[str, int, int], None]
 
 
 def compress(
-    weights: Floats,
+    weights: ArrayLike,
     config: CompressConfig,
     *,
-    mask: Bits | None = None,
+    mask: ArrayLike | None = None,
     executor: Executor | None = None,
+    in_flight: int = 32,
+    on_tile: "OnTile | None" = None,
 ) -> CompressedLayer:
-    """Compress one weight matrix (m x n) into the factors of a low-rank mask.
+    """Compress one layer's weights into the factors of a low-rank mask.
 
-    ``mask`` is the exact mask of a matrix that is pruned already, instead of a sparsity.
-    ``executor`` runs the tiles, any :class:`concurrent.futures.Executor`; the result is the same.
+    ``weights`` is a matrix, or a convolution's (out, in, kh, kw), taken as (out, in*kh*kw).
+    ``mask`` is the exact mask of weights that are pruned already, instead of a sparsity.
+    ``executor`` runs the tiles, any :class:`concurrent.futures.Executor`, with at most
+    ``in_flight`` of them out at a time; the result is the same. ``on_tile`` is told of progress.
     """
-    source = LayerSource("weights", config, lambda: weights, None if mask is None else lambda: mask)
-    [(_, layer)] = compress_layers([source], executor=executor)
+    tensor = plain_floats(np.asarray(weights))
+    matrix = as_matrix(tensor)
+    given = None if mask is None else as_matrix(as_mask(np.asarray(mask)))
+    source = LayerSource(
+        name="weights",
+        config=config,
+        weights=lambda: matrix,
+        mask=None if given is None else lambda _: given,
+        source_shape=tensor.shape,
+    )
+    [(_, layer)] = compress_layers(
+        [source], executor=executor, in_flight=in_flight, on_tile=on_tile
+    )
     return layer
 
 
@@ -88,9 +105,10 @@ def compress_layers(
 
     def problems() -> Iterator[tuple[_Key, TileProblem]]:
         for number, source in enumerate(sources):
-            weights, mask = source.weights(), source.mask() if source.mask else None
+            weights = source.weights()
+            mask = source.mask(weights) if source.mask else None
             plan = plans[number] = _plan(source, weights, mask)
-            if store:
+            if store is not None:
                 store.open(number, source, weights, mask)
             for tile, problem in _tile_problems(plan, weights, mask):
                 yield (number, tile), problem
@@ -184,17 +202,17 @@ def _solve(
     def finished() -> Iterator[tuple[_Key, tuple[TileFactors, ...]]]:
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             key, factors = pending.pop(future), future.result()
-            if store:
+            if store is not None:
                 store.save(*key, factors)
             yield key, factors
 
     try:
         for key, problem in problems:
-            if store and (factors := store.load(*key)) is not None:
+            if store is not None and (factors := store.load(*key)) is not None:
                 yield key, factors
                 continue
             pending[_submit(executor, problem)] = key
-            while len(pending) >= (in_flight if executor else 1):
+            while len(pending) >= (1 if executor is None else in_flight):
                 yield from finished()
         while pending:
             yield from finished()
@@ -205,7 +223,7 @@ def _solve(
 
 def _submit(executor: Executor | None, problem: TileProblem) -> Future[tuple[TileFactors, ...]]:
     """A future of the tile's factors; without an executor, one that is already done."""
-    if executor:
+    if executor is not None:
         return executor.submit(factorize, problem)
     future: Future[tuple[TileFactors, ...]] = Future()
     future.set_result(factorize(problem))

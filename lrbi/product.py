@@ -36,23 +36,35 @@ def decode_tiles(row_factors: Packed, col_factors: Packed, grid: TileGrid) -> Pa
     width = words.shape[-1]
     index = row_factors.reshape(down, across, tile_rows, groups).transpose(3, 0, 1, 2).copy()
     out = np.zeros((grid.shape[0], row_bytes(grid.shape[1])), dtype=np.uint8)
-    band = max(1, _TABLE_BYTES // (256 * across * groups * width * 8))  # rows of tiles at a time
-    band_rows = min(band, down) * across * tile_rows
-    space = np.empty((2, band_rows, width), dtype=np.uint64)
+    # Rows of tiles, and groups of ranks in each, that are decoded at a time.
+    band = max(1, _TABLE_BYTES // (256 * across * groups * width * 8))
+    some = max(1, _TABLE_BYTES // (256 * across * width * 8))
+    space = np.empty((2, min(band, down) * across * tile_rows, width), dtype=np.uint64)
     for first in range(0, down, band):
         last = min(first + band, down)
-        table = _or_tables(words[first:last])
-        tables = np.arange((last - first) * across * groups)
-        entry = np.multiply(index[:, first:last], tables.size, dtype=np.intp)
-        entry += tables.reshape(last - first, across, groups).transpose(2, 0, 1)[..., np.newaxis]
-        rows, more = space[:, : entry[0].size]
-        table.take(entry[0].ravel(), axis=0, out=rows, mode="clip")
-        for group in range(1, groups):
-            table.take(entry[group].ravel(), axis=0, out=more, mode="clip")
-            np.bitwise_or(rows, more, out=rows)
+        rows, more = space[:, : (last - first) * across * tile_rows]
+        for start in range(0, groups, some):
+            part = slice(start, min(start + some, groups))
+            table = _or_tables(words[first:last, :, part])
+            for group, entry in enumerate(_entries(index[part, first:last]), start):
+                table.take(entry, axis=0, out=more if group else rows, mode="clip")
+                if group:
+                    np.bitwise_or(rows, more, out=rows)
         blocks = rows.view(np.uint8).reshape(last - first, across, tile_rows, 8 * width)
         _place(blocks, starts, out[first * tile_rows : last * tile_rows])
     return out
+
+
+def _entries(index: Packed) -> NDArray[np.intp]:
+    """Where in :func:`_or_tables` each row finds its entry: (groups, rows).
+
+    ``index`` is (groups, down, across, R): a byte of I_p each.
+    """
+    groups, down, across, _ = index.shape
+    tables = np.arange(down * across * groups).reshape(down, across, groups)
+    entries = np.multiply(index, tables.size, dtype=np.intp)
+    entries += tables.transpose(2, 0, 1)[..., np.newaxis]
+    return entries.reshape(groups, -1)
 
 
 def _or_tables(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

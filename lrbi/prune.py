@@ -10,6 +10,7 @@ from lrbi.arrays import Bits, Floats
 from lrbi.errors import InputError
 
 _DIGIT = 16  # bits that one pass of the radix selection looks at
+_LARGEST = 1e300
 _BLOCK = 1 << 20  # weights looked at together, so that no pass copies the layer
 
 
@@ -25,6 +26,7 @@ def exact_mask(weights: Floats, sparsity: float) -> Bits:
 
     Among equal magnitudes the earlier in row-major order is pruned first.
     """
+    check_weights(weights)
     return magnitude_mask(weights, zeros_at(sparsity, weights.size))
 
 
@@ -56,7 +58,7 @@ def check_weights(weights: Floats) -> None:
         raise InputError(
             f"Weights must be float16, float32 or float64, not {weights.dtype} (convert them first)"
         )
-    for rows in _blocks(weights):
+    for rows in row_blocks(weights):
         finite = np.isfinite(weights[rows])
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
@@ -64,9 +66,12 @@ def check_weights(weights: Floats) -> None:
             raise InputError(
                 f"Weights must be finite, but row {rows.start + row}, column {column} is {value}"
             )
+        if float(np.abs(weights[rows]).max()) > _LARGEST:
+            raise InputError(f"Weights must be at most {_LARGEST:g}, so that their sum is finite")
 
 
-def _blocks(weights: Floats) -> Iterator[slice]:
+def row_blocks(weights: NDArray[Any]) -> Iterator[slice]:
+    """Rows of a matrix in blocks small enough to copy."""
     step = max(1, _BLOCK // weights.shape[1])
     for start in range(0, weights.shape[0], step):
         yield slice(start, min(start + step, weights.shape[0]))
@@ -74,7 +79,7 @@ def _blocks(weights: Floats) -> Iterator[slice]:
 
 def _patterns(weights: Floats) -> Iterator[tuple[slice, NDArray[np.unsignedinteger[Any]]]]:
     unsigned = f"u{weights.dtype.itemsize}"
-    for rows in _blocks(weights):
+    for rows in row_blocks(weights):
         magnitudes = np.abs(weights[rows], order="C")
         yield rows, magnitudes.astype(magnitudes.dtype.newbyteorder("="), copy=False).view(unsigned)
 
@@ -89,7 +94,8 @@ def _select(weights: Floats, index: int) -> tuple[Any, int]:
             digits = patterns.ravel() >> shift
             if shift < top:
                 digits = digits[digits >> _DIGIT == prefix]
-            counts += np.bincount(digits & ((1 << _DIGIT) - 1), minlength=counts.size)
+            digits = (digits & ((1 << _DIGIT) - 1)).astype(np.intp)
+            counts += np.bincount(digits, minlength=counts.size)
         below = np.cumsum(counts)
         digit = int(np.searchsorted(below, index, side="right"))
         index -= int(below[digit - 1]) if digit else 0

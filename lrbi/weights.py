@@ -85,15 +85,44 @@ def select(
                 "(choose with --layer NAME or --all; --list shows them)"
             )
         return matrices
-    wanted: set[str] = set()
-    for pattern in patterns:
-        names = [tensor.name for tensor in tensors if tensor.name == pattern] or [
-            tensor.name for tensor in matrices if fnmatch.fnmatchcase(tensor.name, pattern)
-        ]
-        if not names:
-            raise InputError(f"No layer matches {pattern!r} (--list shows what is there)")
-        wanted.update(names)
+    names = [tensor.name for tensor in tensors]
+    globbed = [tensor.name for tensor in matrices]
+    wanted = {name for pattern in patterns for name in matching(pattern, names, globbed)}
     return [tensor for tensor in tensors if tensor.name in wanted]
+
+
+def matching(pattern: str, names: list[str], globbed: list[str] | None = None) -> list[str]:
+    """The names that a pattern means: the very name, else those (of ``globbed``) that it globs."""
+    if pattern in names:
+        return [pattern]
+    found = fnmatch.filter(names if globbed is None else globbed, pattern)
+    if not found:
+        listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        raise InputError(f"No layer matches {pattern!r} (there are {listed})")
+    return found
+
+
+def matrix_shape(
+    shape: tuple[int, ...], *, reshape: tuple[int, int] | None = None, transpose: bool = False
+) -> tuple[int, int]:
+    """The shape of :func:`as_matrix` of a tensor of this shape; refuses what is no matrix."""
+    size = math.prod(shape)
+    if size == 0:
+        raise InputError(f"Weights must not be empty, but their shape is {shape}")
+    if reshape:
+        if math.prod(reshape) != size:
+            raise InputError(
+                f"Reshape must keep the number of weights, {size}, "
+                f"not make it {reshape[0]}x{reshape[1]} = {math.prod(reshape)}"
+            )
+        rows, cols = reshape
+    elif len(shape) < 2:
+        raise InputError(
+            f"Weights must have at least 2 dimensions, not {len(shape)} (a reshape can give them)"
+        )
+    else:
+        rows, cols = shape[0], size // shape[0]
+    return (cols, rows) if transpose else (rows, cols)
 
 
 def as_matrix(
@@ -103,20 +132,14 @@ def as_matrix(
     transpose: bool = False,
 ) -> NDArray[Any]:
     """A tensor as the matrix to compress: (out, in*kh*kw) for a convolution (out, in, kh, kw)."""
-    if reshape:
-        if math.prod(reshape) != weights.size:
-            raise InputError(
-                f"Reshape must keep the number of weights, {weights.size}, "
-                f"not make it {reshape[0]}x{reshape[1]} = {math.prod(reshape)}"
-            )
-        weights = weights.reshape(reshape)
-    elif weights.ndim < 2:
-        raise InputError(
-            f"A layer must have at least 2 dimensions, not {weights.ndim} (--reshape RxC gives it)"
-        )
-    elif weights.size:
-        weights = weights.reshape(weights.shape[0], -1)
-    return weights.T if transpose else weights
+    shape = matrix_shape(weights.shape, reshape=reshape)
+    matrix = weights.reshape(shape)
+    return matrix.T if transpose else matrix
+
+
+def plain_floats(array: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16, which NumPy cannot compute with, as float32, which holds it exactly."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def as_mask(values: NDArray[Any]) -> Bits:
@@ -181,10 +204,12 @@ class _Npz:
             )
         self._path = path
         self._archive = np.load(path, allow_pickle=False)
-        self._infos = [self._info(name) for name in self._archive.files]
+        with zipfile.ZipFile(path) as archive:
+            self._infos = [self._info(archive, name) for name in self._archive.files]
 
-    def _info(self, name: str) -> TensorInfo:
-        with zipfile.ZipFile(self._path) as archive, archive.open(f"{name}.npy") as member:
+    @staticmethod
+    def _info(archive: zipfile.ZipFile, name: str) -> TensorInfo:
+        with archive.open(f"{name}.npy") as member:
             version = np.lib.format.read_magic(member)
             read_header = {
                 (1, 0): np.lib.format.read_array_header_1_0,
@@ -229,8 +254,7 @@ class _Safetensors:
         import ml_dtypes  # noqa: F401  teaches NumPy the name bfloat16
 
         with _refusals(self._path):
-            array = self._file.get_tensor(name)
-            return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+            return plain_floats(self._file.get_tensor(name))
 
 
 class _Onnx:
@@ -261,10 +285,11 @@ class _Onnx:
 
         with _refusals(self._path):
             # to_array looks for outside data itself, beside the model
-            array = onnx.numpy_helper.to_array(
-                self._initialisers[name], base_dir=str(self._path.parent)
+            return plain_floats(
+                onnx.numpy_helper.to_array(
+                    self._initialisers[name], base_dir=str(self._path.parent)
+                )
             )
-            return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 class _Torch:

@@ -2,12 +2,12 @@
 
 import multiprocessing
 import signal
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
-import lrbi
 from lrbi.errors import InputError, LrbiError, MissingToolError
 
 _CONNECT_SECONDS = 10
@@ -19,14 +19,15 @@ def process_pool(jobs: int) -> Iterator[tuple[Executor, int]]:
 
     With it comes how many tiles to have out at a time.
     """
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_ignore_interrupts)
     try:
-        # Children inherit the blocked signal; submitting as many calls as there are workers
-        # starts them all while it is blocked.
+        # A child inherits the blocked signal, so it is deaf from the start. As many calls as
+        # there are workers start them now.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(jobs):
-                pool.submit(worker_version)
+                pool.submit(worker_versions)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         yield pool, 2 * jobs
@@ -42,7 +43,7 @@ def process_pool(jobs: int) -> Iterator[tuple[Executor, int]]:
 def dask_cluster(address: str) -> Iterator[tuple[Executor, int]]:
     """The workers of a Dask cluster, and how many tiles to have out at a time.
 
-    The workers need the same version of lrbi, or the result would depend on who did what.
+    The workers need the same versions, or the result would depend on who did what.
     """
     try:
         import distributed
@@ -59,27 +60,36 @@ def dask_cluster(address: str) -> Iterator[tuple[Executor, int]]:
         if not threads:
             raise InputError(f"Dask cluster {address!r} must have a worker, but has none")
         _check_versions(client)
+        warnings.filterwarnings("ignore", "Sending large graph")  # a tile is what it has to send
         yield client.get_executor(pure=False), 2 * threads
-    except (distributed.KilledWorker, distributed.CancelledError) as error:
+    except distributed.KilledWorker as error:
         raise LrbiError(
             "Workers of the Dask cluster died, probably for want of memory (use smaller tiles)"
         ) from error
+    except distributed.CancelledError as error:
+        raise LrbiError(f"Dask cluster {address!r} has gone away") from error
     finally:
         client.close()
 
 
-def worker_version() -> str:
-    """The version of lrbi where this runs; loads what a tile needs."""
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def worker_versions() -> str:
+    """The versions where this runs of what decides over the bits; loads what a tile needs."""
+    import numpy as np
+
     import lrbi.factorize
 
-    return lrbi.__version__
+    return f"lrbi {lrbi.__version__} and NumPy {np.__version__}"
 
 
 def _check_versions(client: "distributed.Client") -> None:  # type: ignore[name-defined] # noqa: F821
     try:
-        versions = client.run(worker_version)
+        versions = client.run(worker_versions)
     except ImportError as error:
         raise InputError("Workers of a Dask cluster must have lrbi installed") from error
     for worker, version in versions.items():
-        if version != lrbi.__version__:
-            raise InputError(f"Worker {worker} must have lrbi {lrbi.__version__}, not {version}")
+        if version != worker_versions():
+            raise InputError(f"Worker {worker} must have {worker_versions()}, not {version}")

@@ -4,6 +4,7 @@ A verb's module reads its options; what the work needs is imported inside the ve
 ``lrbi --help`` does not wait for it.
 """
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -51,12 +52,20 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command; ends the process with its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        cli.main(args=arguments, prog_name="lrbi", standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else arguments
+        with cli.make_context("lrbi", words) as context:
+            cli.invoke(context)
         sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        sys.exit(2)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "lrbi"
+        print(f"lrbi: {error.format_message()} ({where} --help tells more)", file=sys.stderr)
+        sys.exit(2)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except KeyboardInterrupt:
         print("lrbi: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except LrbiError as error:
@@ -66,8 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
         print("lrbi: not enough memory for this (try smaller tiles or fewer jobs)", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone, as in `lrbi show ... | head`
-        sys.exit(0)
+        # The reader of our output has gone, as in `lrbi show ... | head`, and so may the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

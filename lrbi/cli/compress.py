@@ -1,7 +1,9 @@
 """``lrbi compress``."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from lrbi.config import ENGINES
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from lrbi.config import CompressConfig
     from lrbi.pipeline import LayerSource
     from lrbi.weights import TensorInfo, WeightFile
 
@@ -171,7 +174,7 @@ def compress(
     lrbi compress model.safetensors --layer 'fc*' -s 0.9,0.95 -k 8,16 -j 2 -o model.lrbi
     lrbi compress pruned.npz --all --from-zeros -k auto --ratio 10 -o pruned.lrbi
     """
-    from lrbi.atomic import check_writable
+    from lrbi.atomic import check_output, check_writable
     from lrbi.checkpoint import Checkpoint
     from lrbi.factorfile import save
     from lrbi.pipeline import compress_layers
@@ -186,6 +189,7 @@ def compress(
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output': the factor file to write.")
     sources = _sources(weights, **options)
+    check_output(output, file, options["mask_file"])
     check_writable(output)
     store = Checkpoint(output, on_discard=lambda text: message(text, quiet=quiet))
     with ExitStack() as stack:
@@ -254,6 +258,7 @@ def _sources(
     min_size: int,
     sparsity: list[float] | None,
     ranks: list[Any] | None,
+    ratio: float | None,
     tiles: list[tuple[int, int]] | None,
     mask_file: Path | None,
     from_zeros: bool,
@@ -261,11 +266,10 @@ def _sources(
     transpose: bool,
     **shared: Any,
 ) -> "list[LayerSource]":
-    """The layers that the options ask for, checked as far as can be before any is read."""
+    """The layers that the options ask for, all checked before the first of them is read."""
     from lrbi.config import CompressConfig
-    from lrbi.errors import InputError
     from lrbi.pipeline import LayerSource
-    from lrbi.weights import as_mask, as_matrix, nonzero_mask, open_weights, select
+    from lrbi.weights import as_matrix, matrix_shape, nonzero_mask, select
 
     if every and patterns:
         raise click.UsageError("--all and --layer cannot go together.")
@@ -273,39 +277,91 @@ def _sources(
         raise click.UsageError("Give one of --sparsity, --mask and --from-zeros.")
     if ranks is None:
         raise click.UsageError("Missing option '-k' / '--rank': the rank of the factors.")
+    if ratio is not None and "auto" not in ranks:
+        raise click.UsageError("--ratio goes with --rank auto.")
     chosen = select(weights.tensors(), patterns, every=every, min_size=min_size)
     names = [item.name for item in chosen]
-    masks = open_weights(mask_file) if mask_file else None
-
-    def matrix(name: str) -> Any:
-        return as_matrix(weights.read(name), reshape=reshape, transpose=transpose)
-
-    def given_mask(name: str) -> Any:
-        if masks is None:
-            return nonzero_mask(matrix(name))
-        there = [item.name for item in masks.tensors()]
-        if name not in there and len(there) != 1:
-            raise InputError(f"Mask file {mask_file} holds no mask named {name!r}")
-        values = as_mask(masks.read(name if name in there else there[0]))
-        return as_matrix(values, reshape=reshape, transpose=transpose)
-
-    return [
-        LayerSource(
-            name=item.name,
-            config=CompressConfig(rank=rank, sparsity=share, tile=tile, **shared),
-            weights=partial(matrix, item.name),
-            mask=None if sparsity else partial(given_mask, item.name),
-            source_shape=item.shape,
-            transposed=transpose,
+    view = partial(as_matrix, reshape=reshape, transpose=transpose)
+    masks = _masks(mask_file, names, view) if mask_file else {}
+    sources = []
+    for item, rank, share, tile in zip(
+        chosen,
+        _each("--rank", ranks, names),
+        _each("--sparsity", sparsity or [None], names),
+        _each("--tile", tiles or [None], names),
+        strict=True,
+    ):
+        config = CompressConfig(
+            rank=rank, ratio=ratio if rank == "auto" else None, sparsity=share, tile=tile, **shared
         )
-        for item, rank, share, tile in zip(
-            chosen,
-            _each("--rank", ranks, names),
-            _each("--sparsity", sparsity or [None], names),
-            _each("--tile", tiles or [None], names),
-            strict=True,
+        shape = matrix_shape(item.shape, reshape=reshape, transpose=transpose)
+        _check_layer(item, shape, config, masks.get(item.name))
+        sources.append(
+            LayerSource(
+                name=item.name,
+                config=config,
+                weights=partial(_read, weights, item.name, view),
+                mask=nonzero_mask if from_zeros else masks.get(item.name),
+                source_shape=item.shape,
+                transposed=transpose,
+            )
         )
-    ]
+    return sources
+
+
+def _read(weights: "WeightFile", name: str, view: Callable[[Any], Any]) -> Any:
+    return view(weights.read(name))
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """A mask in a file, to be read when its layer's turn comes."""
+
+    file: "WeightFile"
+    info: "TensorInfo"
+    view: Callable[[Any], Any]
+
+    def __call__(self, weights: Any) -> Any:
+        from lrbi.weights import as_mask
+
+        return as_mask(self.view(self.file.read(self.info.name)))
+
+
+def _masks(path: Path, names: list[str], view: Callable[[Any], Any]) -> dict[str, _Mask]:
+    """The masks of all layers: by name, or the only one of the file for the only layer."""
+    from lrbi.errors import InputError
+    from lrbi.weights import open_weights
+
+    file = open_weights(path)
+    there = {info.name: info for info in file.tensors()}
+    if len(names) == len(there) == 1:
+        there = dict.fromkeys(names, next(iter(there.values())))
+    for name in names:
+        if name not in there:
+            raise InputError(f"Mask file {path} must hold a mask for {name!r}, but has none")
+    return {name: _Mask(file, there[name], view) for name in names}
+
+
+def _check_layer(
+    item: "TensorInfo", shape: tuple[int, int], config: "CompressConfig", mask: _Mask | None
+) -> None:
+    """Refuse early what would be refused when the layer's turn comes, after other layers' work."""
+    from lrbi.allocate import uniform_rank
+    from lrbi.errors import InputError
+    from lrbi.tiles import TileGrid
+    from lrbi.weights import FLOAT_TYPES
+
+    if item.dtype not in FLOAT_TYPES:
+        raise InputError(
+            f"Weights must be {', '.join(FLOAT_TYPES)}, but {item.name} is {item.dtype} "
+            "(convert them first)"
+        )
+    if config.ratio is not None:
+        uniform_rank(TileGrid(shape, config.tile or shape), config.ratio)
+    if mask is not None and math.prod(mask.info.shape) != math.prod(shape):
+        raise InputError(
+            f"Mask for {item.name} must have shape {item.shape}, not {mask.info.shape}"
+        )
 
 
 def _each(option: str, values: list[Any], names: list[str]) -> list[Any]:

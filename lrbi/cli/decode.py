@@ -50,22 +50,21 @@ def decode(
     lrbi decode model.lrbi --layer 'conv*' --source-shape -o masks.npz
     """
     import zipfile
-    from fnmatch import fnmatchcase
 
     import numpy as np
 
-    from lrbi.atomic import replacing
+    from lrbi.atomic import check_output, replacing
     from lrbi.errors import InputError
     from lrbi.factorfile import load
+    from lrbi.weights import matching
 
     if packed and source_shape:
         raise click.UsageError("--packed goes with the matrix's own rows, not with --source-shape.")
     if output.suffix not in (".npy", ".npz"):
         raise InputError(f"Output {output} must end in .npy or .npz")
+    check_output(output, file)
     layers = load(file)
-    for pattern in patterns:
-        if not any(name == pattern or fnmatchcase(name, pattern) for name in layers):
-            raise InputError(f"No layer of {file} matches {pattern!r} (it has {', '.join(layers)})")
+    chosen = {name for pattern in patterns or ["*"] for name in matching(pattern, [*layers])}
     masks = {
         name: layer.packed_mask()
         if packed
@@ -73,7 +72,7 @@ def decode(
         if source_shape
         else layer.mask()
         for name, layer in layers.items()
-        if not patterns or any(name == each or fnmatchcase(name, each) for each in patterns)
+        if name in chosen
     }
     if output.suffix == ".npy" and len(masks) > 1:
         raise InputError(
@@ -86,7 +85,7 @@ def decode(
         else:
             with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, mask in masks.items():
-                    with archive.open(f"{name}.npy", "w") as member:
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, mask, allow_pickle=False)
     shapes = {name: list(mask.shape) for name, mask in masks.items()}
     if as_json:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from lrbi.cli.options import message, print_layers, verbosity
+from lrbi.cli.options import json_option, message, print_json, print_layers, verbosity
 
 
 @click.command()
@@ -19,8 +19,9 @@ from lrbi.cli.options import message, print_layers, verbosity
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the layer."
 )
+@json_option
 @verbosity
-def demo(output: Path, seed: int, quiet: bool, verbose: bool) -> None:
+def demo(output: Path, seed: int, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Run the whole flow on a built-in layer: compress it, show it, decode it, check it."""
     import numpy as np
     from safetensors.numpy import save_file
@@ -45,7 +46,8 @@ def demo(output: Path, seed: int, quiet: bool, verbose: bool) -> None:
     save(output / "fc1.lrbi", {"fc1": compress(weights, config)})
 
     layers = load(output / "fc1.lrbi")
-    print_layers(layers, as_json=False, verbose=verbose)
+    if not as_json:
+        print_layers(layers, as_json=False, verbose=verbose)
 
     layer = layers["fc1"]
     mask = layer.mask()
@@ -61,5 +63,10 @@ def demo(output: Path, seed: int, quiet: bool, verbose: bool) -> None:
     )
     if wrong:
         raise CheckFailedError(f"{wrong} of {mask.size} mask bits differ from the Boolean product")
+    files = ["weights.safetensors", "fc1.lrbi", "mask.npy"]
+    if as_json:
+        report = {"layers": {"fc1": layer.summary()}, "bits": mask.size, "mismatches": wrong}
+        print_json(report | {"files": [str(output / name) for name in files]})
+        return
     print(f"{mask.size:,} mask bits compared with Eq. 3, 0 mismatches")
-    print(f"files: {output}/weights.safetensors fc1.lrbi mask.npy")
+    print(f"files in {output}: {' '.join(files)}")

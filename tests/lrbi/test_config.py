@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from lrbi.config import CompressConfig, DecoderConfig
@@ -9,6 +10,7 @@ from lrbi.errors import InputError
     [
         ({"sparsity": 1.0}, "Sparsity must be between 0 and 1, both excluded, not 1.0"),
         ({"sparsity": float("nan")}, "Sparsity must be between 0 and 1, both excluded, not nan"),
+        ({"sparsity": "0.5"}, "Sparsity must be between 0 and 1, both excluded, not '0.5'"),
         ({"rank": 0}, "Rank must be a whole number of at least 1, not 0"),
         ({"rank": 2.5}, "Rank must be a whole number of at least 1, not 2.5"),
         ({"rank": True}, "Rank must be a whole number of at least 1, not True"),
@@ -35,6 +37,16 @@ def test_wrong_compress_config(changes, message):
     with pytest.raises(InputError) as refusal:
         CompressConfig(**({"sparsity": 0.5, "rank": 4} | changes))
     assert str(refusal.value) == message
+
+
+def test_numbers_of_any_type_become_plain():
+    config = CompressConfig(
+        sparsity=np.float32(0.5), rank=np.int64(4), tile=[np.uint8(3), 5], seed=np.int8(1)
+    )
+    plain = CompressConfig(sparsity=0.5, rank=4, tile=(3, 5), seed=1)
+    assert config == plain
+    assert type(config.sparsity) is float
+    assert type(config.rank) is type(config.tile[0]) is type(config.seed) is int
 
 
 def test_decoder_widths_and_depths():

@@ -1,5 +1,8 @@
+import dataclasses
 import hashlib
+import itertools
 import json
+import os
 import struct
 
 import numpy as np
@@ -112,9 +115,9 @@ def test_worked_example_of_the_format_page():
 def test_every_flipped_bit_is_refused(saved, tmp_path):
     content = saved.read_bytes()
     path = tmp_path / "flipped.lrbi"
-    for position in range(len(content)):
+    for position, bit in itertools.product(range(len(content)), range(8)):
         damaged = bytearray(content)
-        damaged[position] ^= 1 << position * 5 % 8
+        damaged[position] ^= 1 << bit
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"^Factor file .*flipped.lrbi cannot be used: "):
             lrbi.load(path)
@@ -166,6 +169,13 @@ def test_newer_format(saved, tmp_path):
         lrbi.load(tmp_path / "new.lrbi")
 
 
+@pytest.mark.parametrize("number", [0, -1, True, 1.0, None])
+def test_format_that_is_no_format(saved, tmp_path, number):
+    rewrite(saved, tmp_path / "f.lrbi", change_header=lambda header: header.update(format=number))
+    with pytest.raises(InputError, match="its metadata "):
+        lrbi.load(tmp_path / "f.lrbi")
+
+
 def test_foreign_files(tmp_path):
     foreign = tmp_path / "foreign.lrbi"
     safetensors.numpy.save_file({"w": np.ones(3)}, foreign)
@@ -189,6 +199,7 @@ def set_field(name, value):
     [
         ("shape", [9, 14], "Source shape must hold 9 x 14 weights"),
         ("shape", [9, 13, 1], "metadata field shape is no list of whole numbers"),
+        ("source_shape", [-9, -13], "Source shape must hold 9 x 13 weights"),
         ("shape", [9.0, 13], "metadata field shape is no list of whole numbers"),
         ("shape", None, "metadata field shape is missing or of the wrong type"),
         ("tile", [4, 6], "Factor "),
@@ -233,6 +244,19 @@ def test_padding_that_is_not_zero_is_refused(saved, tmp_path, tensor, index, bit
         tensors[tensor][index] |= 1 << bit
 
     rewrite(saved, tmp_path / "pad.lrbi", change_tensors=set_bit)
+    with pytest.raises(InputError, match="beyond a tile's rows, columns or rank must be zero"):
+        lrbi.load(tmp_path / "pad.lrbi")
+
+
+def test_whole_padding_bytes_that_are_not_zero_are_refused(tmp_path):
+    weights = np.random.default_rng(1).standard_normal((8, 25))
+    layer = lrbi.compress(weights, CompressConfig(sparsity=0.5, rank=2, tile=(8, 20)))
+    lrbi.save(tmp_path / "wide.lrbi", {"w": layer})
+
+    def set_bit(tensors):  # column 24 of a tile that has 5 columns in the layer
+        tensors["w/iz"][1, 0, 2] |= 1
+
+    rewrite(tmp_path / "wide.lrbi", tmp_path / "pad.lrbi", change_tensors=set_bit)
     with pytest.raises(InputError, match="beyond a tile's rows, columns or rank must be zero"):
         lrbi.load(tmp_path / "pad.lrbi")
 
@@ -289,6 +313,44 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(layers, tmp_path, m
 def test_a_file_needs_a_layer(tmp_path):
     with pytest.raises(InputError, match="^A factor file must hold at least one layer, not none$"):
         lrbi.save(tmp_path / "none.lrbi", {})
+
+
+def test_layers_must_be_named(layers, tmp_path):
+    message = "^Layers must be a mapping of names to layers, not CompressedLayer$"
+    with pytest.raises(InputError, match=message):
+        lrbi.save(tmp_path / "x.lrbi", layers["é"])
+
+
+def test_files_have_the_mode_that_the_user_asks_for(layers, tmp_path):
+    before = os.umask(0o027)
+    try:
+        lrbi.save(tmp_path / "x.lrbi", layers)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x.lrbi").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(layers, tmp_path):
+    (tmp_path / "real.lrbi").touch()
+    (tmp_path / "link.lrbi").symlink_to("real.lrbi")
+    lrbi.save(tmp_path / "link.lrbi", layers)
+    assert (tmp_path / "link.lrbi").is_symlink()
+    assert lrbi.load(tmp_path / "real.lrbi") == layers
+
+
+def test_a_pipe_is_no_place_for_a_file(layers, tmp_path):
+    os.mkfifo(tmp_path / "pipe.lrbi")
+    with pytest.raises(InputError, match="must be a regular file, but is a device or a pipe$"):
+        lrbi.save(tmp_path / "pipe.lrbi", layers)
+    assert (tmp_path / "pipe.lrbi").is_fifo()
+
+
+def test_the_callers_arrays_stay_writable():
+    ranks = np.ones(1, dtype=np.uint16)
+    parts = lrbi.compress(np.eye(3), CompressConfig(sparsity=0.5, rank=1))
+    layer = dataclasses.replace(parts, ranks=ranks)
+    assert ranks.flags.writeable
+    assert not layer.ranks.flags.writeable
 
 
 def test_loaded_factors_cannot_be_changed(saved):

@@ -170,6 +170,34 @@ def test_settling_takes_the_cheapest_of_the_bits_that_end_it():
     assert col_factor.all()
 
 
+def test_settling_adds_the_most_valuable_of_the_bits_that_end_it():
+    row_factor = np.array([[1], [0], [0]], dtype=bool)
+    col_factor = np.ones((1, 2), dtype=bool)
+    gains = np.array([[3, 3], [1, 1], [2, 2]], dtype=np.float32)
+    row_factor, col_factor = settle(row_factor, col_factor, gains, ones=4)
+    assert row_factor.ravel().tolist() == [True, False, True]
+    assert col_factor.all()
+
+
+def test_a_tile_runs_on_one_blas_thread(monkeypatch):
+    """Sums of a product may depend on the number of threads, and the bits on those."""
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    import lrbi.nmf
+
+    seen = []
+
+    def engine(*arguments):
+        seen.extend(library["num_threads"] for library in threadpool_info())
+        return lrbi.nmf.hals(*arguments)
+
+    monkeypatch.setitem(lrbi.nmf.ENGINES, "hals", engine)
+    with threadpool_limits(2):
+        solve(problem(np.random.default_rng(0).standard_normal((20, 20))))
+    assert seen
+    assert set(seen) == {1}
+
+
 @given(
     st.integers(0, 2**32 - 1),
     st.tuples(st.integers(1, 40), st.integers(1, 40)),

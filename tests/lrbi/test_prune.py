@@ -69,4 +69,6 @@ def test_zeros_are_rounded():
 )
 def test_wrong_weights(bad, message):
     with pytest.raises(InputError, match=f"^{message}"):
+        exact_mask(bad, 0.5)
+    with pytest.raises(InputError, match=f"^{message}"):
         check_weights(bad)

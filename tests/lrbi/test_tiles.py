@@ -15,7 +15,8 @@ def test_tiles_cover_every_cell_once_row_by_row(rows, cols, tile_rows, tile_cols
     for tile in range(len(grid)):
         bounds = grid.bounds(tile)
         assert seen[bounds].shape == grid.size(tile)
-        assert grid.size(tile) <= (tile_rows, cols)
+        assert grid.size(tile)[0] <= tile_rows
+        assert grid.size(tile)[1] <= tile_cols
         seen[bounds] += 1
         corners.append((bounds[0].start, bounds[1].start))
     assert (seen == 1).all()

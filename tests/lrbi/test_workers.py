@@ -29,19 +29,28 @@ def test_dask_gives_the_same_bytes(cluster, weights, command, tmp_path):
     assert (tmp_path / "dask.lrbi").read_bytes() == (tmp_path / "alone.lrbi").read_bytes()
 
 
+def _pid_after_a_while():
+    import os
+    import time
+
+    time.sleep(0.3)
+    return os.getpid()
+
+
 def test_dask_uses_its_workers(cluster):
     import os
 
     with dask_cluster(cluster) as (executor, in_flight):
         assert in_flight == 4
-        processes = {future.result() for future in [executor.submit(os.getpid) for _ in range(20)]}
+        futures = [executor.submit(_pid_after_a_while) for _ in range(4)]
+        processes = {future.result() for future in futures}
     assert os.getpid() not in processes
     assert len(processes) == 2
 
 
 def test_workers_of_another_version_are_refused(cluster, monkeypatch):
     monkeypatch.setattr(lrbi, "__version__", "99.0")
-    message = r"^Worker tcp://.* must have lrbi 99.0, not "
+    message = r"^Worker tcp://.* must have lrbi 99.0 and NumPy .*, not lrbi "
     with pytest.raises(InputError, match=message), dask_cluster(cluster):
         pass
 
