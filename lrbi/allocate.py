@@ -12,7 +12,7 @@ _STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 def bit_budget(grid: TileGrid, ratio: float) -> int:
     """The most index bits with which the layer still meets an index ratio m*n / bits."""
     size = grid.shape[0] * grid.shape[1]
-    bits = int(size / ratio) + 1
+    bits = int(min(size / ratio, 1 << 62)) + 1
     while bits and size / bits < ratio:
         bits -= 1
     return bits
@@ -31,14 +31,16 @@ def uniform_rank(grid: TileGrid, ratio: float) -> int:
     return rank
 
 
-def candidate_ranks(grid: TileGrid, ratio: float) -> tuple[int, ...]:
-    """The ranks that every tile is tried at, ascending: a quarter to three times the uniform one.
+def candidate_ranks(uniform: int, richness: float, size: tuple[int, int]) -> tuple[int, ...]:
+    """The ranks that a tile is tried at, ascending.
 
-    Ranks past the smaller side of a tile stand for nothing more: there the mask is exact.
+    They are the rank that would do if it were the same everywhere, and a quarter to three times
+    the rank that the tile would have if ranks followed ``richness``: the share of its weights that
+    are kept, against that of the layer. Ranks past the tile's smaller side stand for nothing more:
+    there the mask is exact.
     """
-    uniform = uniform_rank(grid, ratio)
-    most = min(65535, max(min(size) for size in grid.sizes()))
-    return tuple(sorted({min(max(1, round(step * uniform)), most) for step in _STEPS}))
+    wanted = {round(step * richness * uniform) for step in _STEPS} | {uniform}
+    return tuple(sorted({min(max(1, rank), *size, 65535) for rank in wanted}))
 
 
 def choose_ranks(

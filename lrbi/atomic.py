@@ -13,7 +13,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; moved into place if nothing goes wrong."""
     check_output(path)
     target = path.resolve()  # of a link, what it points to
-    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+    temporary = target.with_name(f".lrbi-{secrets.token_hex(4)}{target.suffix}")
     try:
         temporary.open("xb").close()
         yield temporary
@@ -27,13 +27,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def check_output(path: Path, *inputs: Path | None) -> None:
     """Refuse an output that is no place for a file, or that is one of the inputs."""
-    if path.is_dir():
-        raise InputError(f"Output {path} must be a file, but is a folder")
-    if path.exists() and not path.is_file():
-        raise InputError(f"Output {path} must be a regular file, but is a device or a pipe")
-    for given in inputs:
-        if given and path.exists() and given.exists() and path.samefile(given):
-            raise InputError(f"Output {path} must not be the input {given}")
+    try:
+        if path.is_dir():
+            raise InputError(f"Output {path} must be a file, but is a folder")
+        if path.exists() and not path.is_file():
+            raise InputError(f"Output {path} must be a regular file, but is a device or a pipe")
+        for given in inputs:
+            if given and path.exists() and given.exists() and path.samefile(given):
+                raise InputError(f"Output {path} must not be the input {given}")
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def check_writable(path: Path) -> None:

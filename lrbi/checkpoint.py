@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import safetensors.numpy
@@ -18,9 +18,15 @@ from numpy.typing import NDArray
 import lrbi
 from lrbi.arrays import Bits, Floats
 from lrbi.atomic import unwritable
+from lrbi.errors import InputError
 from lrbi.factorize import TileFactors
 from lrbi.pipeline import LayerSource
 from lrbi.prune import row_blocks
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: two runs with one output are the user's to avoid
+    fcntl = None  # type: ignore[assignment]
 
 _HEAD = struct.Struct("<QQI")  # of a record: tile, bytes of the payload, CRC-32 of all three
 
@@ -31,19 +37,41 @@ class Checkpoint:
     It holds a journal a layer: first the key, a digest of the layer's weights, mask, options, seed
     and of the version that made it, then a record a tile. A journal whose key differs is discarded;
     one that breaks off in the middle of a record goes on behind the last whole one.
+
+    As a context it holds the folder for itself alone. Only an interrupt leaves the folder behind.
     """
 
     def __init__(self, output: Path, on_discard: Callable[[str], None]) -> None:
         self.folder = output.with_name(f"{output.name}.partial")
+        self._output = output
         self._on_discard = on_discard
+        self._lock: BinaryIO | None = None
         self._kept: dict[int, dict[int, tuple[TileFactors, ...]]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.folder.mkdir(exist_ok=True)
+            self._lock = (self.folder / "lock").open("ab")
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._unlock()
+            raise InputError(f"Output {self._output} is being written by another lrbi") from error
+        except OSError as error:
+            self._unlock()
+            raise unwritable(self.folder, error) from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            self._remove()
+        self._unlock()
 
     def open(self, layer: int, source: LayerSource, weights: Floats, mask: Bits | None) -> None:
         """Begin a layer: keep what was made from the same input, discard what was not."""
         path = self.folder / str(layer)
         key = _key(source, weights, mask)
         try:
-            self.folder.mkdir(exist_ok=True)
             content = path.read_bytes() if path.exists() else key
             if not content.startswith(key):
                 self._on_discard(
@@ -72,13 +100,17 @@ class Checkpoint:
         except OSError as error:
             raise unwritable(self.folder / str(layer), error) from error
 
-    def remove(self) -> None:
+    def _remove(self) -> None:
         """Forget all of it; what else is in the folder is not ours to remove."""
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
-                if path.name.isdecimal():
+                if path.name.isdecimal() or path.name == "lock":
                     path.unlink()
             self.folder.rmdir()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _records(content: bytes, start: int) -> tuple[dict[int, tuple[TileFactors, ...]], int]:

@@ -62,8 +62,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, CompressedLayer]:
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], str]:
     try:
-        if Path(path).is_dir():
-            raise InputError("it is a folder")
+        if Path(path).exists() and not Path(path).is_file():
+            raise InputError("it is a folder, a device or a pipe")
         with safetensors.safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             if set(metadata) != {_KEY}:
@@ -134,15 +134,17 @@ def _layers(
     metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
 ) -> dict[str, CompressedLayer]:
     names = [f"{name}/{kind}" for name in metadata for kind in ("ip", "iz", "rank")]
-    if sorted(names) != sorted(tensors):
+    if not names or sorted(names) != sorted(tensors):
         raise InputError("its tensors are not those of its layers")
     layers = {}
     for name, fields in metadata.items():
         try:
             arrays = [tensors[f"{name}/{kind}"] for kind in ("ip", "iz", "rank")]
             layers[name] = _layer(fields, *arrays)
-        except (InputError, OverflowError) as error:
+        except InputError as error:
             raise InputError(f"layer {name}: {error}") from error
+        except OverflowError as error:
+            raise InputError(f"layer {name}: its numbers are out of all bounds") from error
     return layers
 
 

@@ -155,7 +155,8 @@ def _check(layer: CompressedLayer) -> None:
     (rows, cols), (tile_rows, tile_cols) = layer.shape, layer.tile
     if min(rows, cols) < 1:
         raise InputError(f"Layer shape must be at least 1x1, not {rows}x{cols}")
-    if min(layer.source_shape, default=0) < 1 or math.prod(layer.source_shape) != rows * cols:
+    sides = layer.source_shape
+    if not 1 <= len(sides) <= 64 or min(sides) < 1 or math.prod(sides) != rows * cols:
         raise InputError(
             f"Source shape must hold {rows} x {cols} weights, but is {list(layer.source_shape)}"
         )
@@ -178,6 +179,10 @@ def _check(layer: CompressedLayer) -> None:
             raise InputError(f"Layer {name} must be a share or a magnitude, not {value}")
     if layer.method not in METHODS:
         raise InputError(f"Method must be 1, 2 or 3, not {layer.method!r}")
+    if not (layer.engine.isascii() and layer.engine.isprintable()):
+        raise InputError(f"Engine must be a name, not {layer.engine!r}")
+    if layer.iterations < 1 or layer.seed < 0:
+        raise InputError("Iterations must be at least 1, and the seed at least 0")
     if not _padding_is_zero(layer):
         raise InputError("Factor bits beyond a tile's rows, columns or rank must be zero")
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lrbi.allocate import candidate_ranks, choose_ranks
+from lrbi.allocate import candidate_ranks, choose_ranks, uniform_rank
 from lrbi.arrays import Bits, Floats
 from lrbi.config import CompressConfig
 from lrbi.errors import InputError
@@ -76,7 +76,7 @@ def compress(
     matrix = as_matrix(tensor)
     given = None if mask is None else as_matrix(as_mask(np.asarray(mask)))
     source = LayerSource(
-        name="weights",
+        name="",
         config=config,
         weights=lambda: matrix,
         mask=None if given is None else lambda _: given,
@@ -105,9 +105,14 @@ def compress_layers(
 
     def problems() -> Iterator[tuple[_Key, TileProblem]]:
         for number, source in enumerate(sources):
-            weights = source.weights()
-            mask = source.mask(weights) if source.mask else None
-            plan = plans[number] = _plan(source, weights, mask)
+            try:
+                weights = source.weights()
+                mask = source.mask(weights) if source.mask else None
+                plan = plans[number] = _plan(source, weights, mask)
+            except InputError as error:
+                raise InputError(
+                    f"Layer {source.name}: {error}" if source.name else error
+                ) from error
             if store is not None:
                 store.open(number, source, weights, mask)
             for tile, problem in _tile_problems(plan, weights, mask):
@@ -134,7 +139,6 @@ class _Plan:
     source: LayerSource
     grid: TileGrid
     sparsity: float
-    ranks: tuple[int, ...]
     results: dict[int, tuple[TileFactors, ...]]
 
 
@@ -150,16 +154,11 @@ def _plan(source: LayerSource, weights: Floats, mask: Bits | None) -> _Plan:
         )
     rows, cols = weights.shape
     grid = TileGrid((rows, cols), config.tile or (rows, cols))
-    if config.rank == "auto":
-        assert config.ratio is not None  # CompressConfig has seen to it
-        ranks = candidate_ranks(grid, config.ratio)
-    else:
-        ranks = (config.rank,)
     sparsity = config.sparsity
     if mask is not None:
         sparsity = np.count_nonzero(~mask) / mask.size
     assert sparsity is not None
-    return _Plan(source, grid, sparsity, ranks, {})
+    return _Plan(source, grid, sparsity, {})
 
 
 def _tile_problems(
@@ -167,6 +166,7 @@ def _tile_problems(
 ) -> Iterator[tuple[int, TileProblem]]:
     config = plan.source.config
     exact = exact_mask(weights, plan.sparsity) if mask is None else mask
+    uniform = None if config.ratio is None else uniform_rank(plan.grid, config.ratio)
     for tile in range(len(plan.grid)):
         bounds = plan.grid.bounds(tile)
         exact_tile = exact[bounds]
@@ -174,6 +174,11 @@ def _tile_problems(
             zeros = zeros_at(plan.sparsity, exact_tile.size)
         else:
             zeros = exact_tile.size - int(np.count_nonzero(exact_tile))
+        if uniform is None:
+            ranks: tuple[int, ...] = (int(config.rank),)
+        else:
+            kept, of_layer = 1 - zeros / exact_tile.size, 1 - plan.sparsity
+            ranks = candidate_ranks(uniform, kept / of_layer if of_layer else 1, exact_tile.shape)
         yield (
             tile,
             TileProblem(
@@ -181,7 +186,7 @@ def _tile_problems(
                 exact=np.ascontiguousarray(exact_tile),
                 zeros=zeros,
                 sparsity=plan.sparsity,
-                ranks=plan.ranks,
+                ranks=ranks,
                 method=config.method,
                 engine=config.engine,
                 iterations=config.iterations,

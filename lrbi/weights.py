@@ -59,18 +59,25 @@ def open_weights(path: str | os.PathLike[str]) -> WeightFile:
             f"Weight file {path} must end in one of {' '.join(_OPENERS)} "
             "(its ending tells what is in it)"
         )
-    if not path.is_file():
-        raise InputError(f"Weight file {path} must be a file (there is none of that name)")
     with _refusals(path):
+        if not path.exists():
+            raise InputError(f"Weight file {path} must be a file (there is none of that name)")
+        if not path.is_file():
+            raise InputError(f"Weight file {path} must be a file, but is a folder or a pipe")
         return opener(path)
 
 
 def select(
-    tensors: list[TensorInfo], patterns: tuple[str, ...], *, every: bool = False, min_size: int = 0
+    tensors: list[TensorInfo],
+    patterns: tuple[str, ...],
+    *,
+    every: bool = False,
+    min_size: int = 0,
+    reshaped: bool = False,
 ) -> list[TensorInfo]:
     """The tensors to compress, in the file's order: by name or glob, or every large matrix.
 
-    With neither, the only matrix of the file.
+    With neither, the only matrix of the file, or its only tensor where that is to be reshaped.
     """
     matrices = [tensor for tensor in tensors if tensor.is_matrix]
     if every:
@@ -79,6 +86,13 @@ def select(
             raise InputError(f"No matrix of at least {min_size} weights is in the file")
         return chosen
     if not patterns:
+        if reshaped and len(tensors) == 1:
+            return tensors
+        if not matrices:
+            raise InputError(
+                "The file must hold a floating-point matrix, but has none "
+                "(--list shows what is there)"
+            )
         if len(matrices) != 1:
             raise InputError(
                 f"The file holds {len(matrices)} matrices "
@@ -188,7 +202,8 @@ class _Npy:
         self._array = np.load(path, mmap_mode="r", allow_pickle=False)
 
     def tensors(self) -> list[TensorInfo]:
-        return [TensorInfo(self._path.stem, self._array.shape, self._array.dtype.name)]
+        name = os.fsencode(self._path.stem).decode("utf-8", "replace")
+        return [TensorInfo(name, self._array.shape, self._array.dtype.name)]
 
     def read(self, name: str) -> NDArray[Any]:
         return self._array
@@ -205,7 +220,8 @@ class _Npz:
         self._path = path
         self._archive = np.load(path, allow_pickle=False)
         with zipfile.ZipFile(path) as archive:
-            self._infos = [self._info(archive, name) for name in self._archive.files]
+            members = dict.fromkeys(name for name in archive.namelist() if name.endswith(".npy"))
+            self._infos = [self._info(archive, name.removesuffix(".npy")) for name in members]
 
     @staticmethod
     def _info(archive: zipfile.ZipFile, name: str) -> TensorInfo:
@@ -272,13 +288,22 @@ class _Onnx:
         self._initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
         if not self._initialisers:
             raise InputError(f"Weight file {path} must be an ONNX model with initialisers")
-        self._dtype = onnx.helper.tensor_dtype_to_np_dtype
-
-    def tensors(self) -> list[TensorInfo]:
-        return [
-            TensorInfo(name, tuple(tensor.dims), self._dtype(tensor.data_type).name)
+        self._infos = [
+            TensorInfo(name, tuple(tensor.dims), self._dtype(tensor.data_type))
             for name, tensor in self._initialisers.items()
         ]
+
+    @staticmethod
+    def _dtype(number: int) -> str:
+        import onnx
+
+        try:
+            return str(onnx.helper.tensor_dtype_to_np_dtype(number).name)
+        except KeyError:
+            return f"ONNX type {number}"
+
+    def tensors(self) -> list[TensorInfo]:
+        return self._infos
 
     def read(self, name: str) -> NDArray[Any]:
         import onnx
@@ -311,9 +336,10 @@ class _Torch:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise InputError(
-                f"Weight file {path} must hold tensors only, but loading it could run code "
-                "(save the model's state_dict() instead)"
+                f"Weight file {path} must be a whole checkpoint of tensors only, but is damaged, "
+                "or loading it could run code (save the model's state_dict() instead)"
             ) from error
+        self._path = path
         self._tensors = _only_tensors(content, torch.Tensor)
         if not self._tensors:
             raise InputError(f"Weight file {path} must be a checkpoint with tensors, but has none")
@@ -325,10 +351,11 @@ class _Torch:
         ]
 
     def read(self, name: str) -> NDArray[Any]:
-        tensor = self._tensors[name].detach()
-        if str(tensor.dtype) == "torch.bfloat16":
-            tensor = tensor.float()
-        return tensor.numpy()
+        with _refusals(self._path):
+            tensor = self._tensors[name].detach().resolve_conj().resolve_neg()
+            if str(tensor.dtype) == "torch.bfloat16":
+                tensor = tensor.float()
+            return tensor.numpy()
 
 
 def _only_tensors(content: Any, tensor_type: type) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """Processes and clusters to run tiles on."""
 
+import logging
 import multiprocessing
+import os
 import signal
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -10,7 +14,7 @@ from contextlib import contextmanager
 
 from lrbi.errors import InputError, LrbiError, MissingToolError
 
-_CONNECT_SECONDS = 10
+_CONNECT_SECONDS = 5
 
 
 @contextmanager
@@ -20,7 +24,9 @@ def process_pool(jobs: int) -> Iterator[tuple[Executor, int]]:
     With it comes how many tiles to have out at a time.
     """
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_follow_parent, initargs=(os.getpid(),)
+    )
     try:
         # A child inherits the blocked signal, so it is deaf from the start. As many calls as
         # there are workers start them now.
@@ -31,6 +37,10 @@ def process_pool(jobs: int) -> Iterator[tuple[Executor, int]]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         yield pool, 2 * jobs
+    except KeyboardInterrupt:
+        for process in list(pool._processes.values()):  # their tiles may take long
+            process.terminate()
+        raise
     except BrokenProcessPool as error:
         raise LrbiError(
             "A worker process died, probably for want of memory (use fewer --jobs or smaller tiles)"
@@ -46,15 +56,20 @@ def dask_cluster(address: str) -> Iterator[tuple[Executor, int]]:
     The workers need the same versions, or the result would depend on who did what.
     """
     try:
+        import dask
         import distributed
     except ImportError as error:
         raise MissingToolError(
             "A Dask cluster needs the distributed library (pip install 'lrbi[dask]')"
         ) from error
     try:
-        client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
+        logging.disable(logging.CRITICAL)  # of its attempts; the outcome is told below
+        with dask.config.set({"distributed.comm.timeouts.connect": _CONNECT_SECONDS}):
+            client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"Dask cluster {address!r} must be reachable, but is not") from error
+    finally:
+        logging.disable(logging.NOTSET)
     try:
         threads = sum(client.nthreads().values())
         if not threads:
@@ -72,8 +87,16 @@ def dask_cluster(address: str) -> Iterator[tuple[Executor, int]]:
         client.close()
 
 
-def _ignore_interrupts() -> None:
+def _follow_parent(parent: int) -> None:
+    """Leave interrupts to the parent, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def worker_versions() -> str:

@@ -248,13 +248,14 @@ BAD = {
             ["integers.npy", "--layer", "integers"],
             "Weights must be float16, bfloat16, float32, float64, but integers is int64",
         ),
-        (["vector.npy"], "The file holds 0 matrices"),
+        (["vector.npy"], "The file must hold a floating-point matrix, but has none"),
         (["good.npy", "-s", "0"], "Sparsity must be between 0 and 1, both excluded, not 0.0"),
         (["good.npy", "-s", "1"], "Sparsity must be between 0 and 1, both excluded, not 1.0"),
         (["good.npy", "-s", "a"], "'a' is not a valid float"),
         (["good.npy", "-k", "0"], "Rank must be a whole number of at least 1, not 0"),
         (["good.npy", "-k", "2.5"], "'2.5' is not a valid integer"),
         (["good.npy", "-k", "auto"], "Ratio must be a positive number with rank 'auto'"),
+        (["good.npy", "-k", "auto", "--ratio", "0"], "Ratio must be a positive number with rank"),
         (["good.npy", "-k", "auto", "--ratio", "1e9"], "Ratio must be at most 1 with tiles of 2x2"),
         (["good.npy", "--ratio", "3"], "--ratio goes with --rank auto."),
         (["good.npy", "--tile", "0x4"], "'0x4' must have at least one row and one column"),
@@ -472,6 +473,70 @@ def test_narrow_terminal_gets_a_line_a_field(command, tmp_path, monkeypatch):
     assert max(map(len, lines)) <= 60
 
 
+def test_refusals_name_the_layer(command, tmp_path):
+    np.savez(tmp_path / "w.npz", a=np.eye(9), b=np.full((9, 9), np.nan))
+    outcome = command("compress", "w.npz", "--layer", "*", "-s", 0.5, "-k", 2, "-o", "x.lrbi")
+    assert outcome.err == "lrbi: Layer b: Weights must be finite, but row 0, column 0 is nan\n"
+
+
+def test_steering_letters_in_names_are_escaped(command, tmp_path):
+    np.savez(tmp_path / "w.npz", **{"a\x1b[2J": np.eye(9)})
+    outcome = command("compress", "w.npz", "--list")
+    assert "\x1b" not in outcome.out
+    assert r"a\x1b[2J" in outcome.out
+
+
+def run(words, folder, **changes):
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "lrbi", *words], cwd=folder, capture_output=True, check=False,
+        **changes,
+    )  # fmt: skip
+
+
+def test_streams_that_fail(tmp_path):
+    np.savez(tmp_path / "w.npz", é=np.eye(9))
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    result = run(["compress", "w.npz", "--list"], tmp_path, env=ascii_only)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert rb"\xe9" in result.stdout
+    for redirection in (">&-", ">&- 2>&-"):
+        shell = f"{sys.executable} -m lrbi compress w.npz --list {redirection}"
+        result = subprocess.run(
+            ["bash", "-c", shell], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert (result.returncode, result.stderr) == (0, b"")
+    shell = f"{sys.executable} -m lrbi compress w.npz --list > /dev/full"
+    result = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, check=False)
+    assert result.returncode == 2
+    assert b"No space left on device" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["m.npy", "m.npz"])
+def test_mask_that_does_not_fit_on_the_disk(command, tmp_path, name):
+    """A limit on the size of files stands in for a full disk."""
+    assert command("demo").code == 0
+    limit = 390 if name == "m.npy" else 5  # KiB; the .npy takes 400,128 bytes
+    shell = f"ulimit -f {limit}; trap '' XFSZ; {sys.executable} -m lrbi decode build/demo/fc1.lrbi"
+    result = subprocess.run(
+        ["bash", "-c", f"{shell} -o {name}"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert result.returncode == 2
+    assert b"cannot be written: File too large" in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["build"]
+
+
+def test_a_name_that_is_too_long(command, weights, tmp_path):
+    np.save(tmp_path / "w.npy", weights)
+    outcome = command("compress", "w.npy", "-s", 0.5, "-k", 2, "-o", "x" * 300)
+    assert outcome.code == 2
+    assert "cannot be written: File name too long" in outcome.err
+    outcome = command("compress", "x" * 300 + ".npy", "-s", 0.5, "-k", 2, "-o", "x.lrbi")
+    assert outcome.code == 2
+    assert "cannot be read: File name too long" in outcome.err
+
+
 def test_demo_json(command):
     report = json.loads(command("demo", "--json", "-q").out)
     assert (report["bits"], report["mismatches"]) == (400_000, 0)
@@ -480,8 +545,9 @@ def test_demo_json(command):
 
 def test_reader_that_stops_reading_is_no_error(tmp_path):
     np.save(tmp_path / "w.npy", np.random.default_rng(0).standard_normal((9, 9)))
-    shell = f"{sys.executable} -m lrbi compress w.npy --list --json | true"
-    result = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", shell], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, b"")
+    for words in ("compress w.npy --list --json", "compress w.npy --list", "--help"):
+        shell = f"{sys.executable} -m lrbi {words} | true"
+        result = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", shell], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert (result.returncode, result.stderr) == (0, b"")

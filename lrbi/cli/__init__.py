@@ -4,10 +4,14 @@ A verb's module reads its options; what the work needs is imported inside the ve
 ``lrbi --help`` does not wait for it.
 """
 
+import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -49,35 +53,71 @@ for verb in (compress, show, decode, demo):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; ends the process with its exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Run the command; ends the process with its exit code, unless that is 0."""
+    _mend_streams()
     try:
-        words = sys.argv[1:] if arguments is None else arguments
-        with cli.make_context("lrbi", words) as context:
-            cli.invoke(context)
-        sys.stdout.flush()
+        with _interruptible():
+            words = sys.argv[1:] if arguments is None else arguments
+            with cli.make_context("lrbi", words) as context:
+                cli.invoke(context)
+            sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
-        sys.exit(2)
+        _end(2, error.format_message())
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "lrbi"
-        print(f"lrbi: {error.format_message()} ({where} --help tells more)", file=sys.stderr)
-        sys.exit(2)
+        _end(2, f"lrbi: {error.format_message()} ({where} --help tells more)")
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except KeyboardInterrupt:
-        print("lrbi: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _end(INTERRUPTED, "lrbi: interrupted")
     except LrbiError as error:
-        print(f"lrbi: {error}", file=sys.stderr)
-        sys.exit(next(code for family, code in EXIT_CODES if isinstance(error, family)))
+        code = next(code for family, code in EXIT_CODES if isinstance(error, family))
+        _end(code, f"lrbi: {error}")
     except MemoryError:
-        print("lrbi: not enough memory for this (try smaller tiles or fewer jobs)", file=sys.stderr)
-        sys.exit(2)
+        _end(2, "lrbi: there is not enough memory for this")
     except BrokenPipeError:
         # The reader of our output has gone, as in `lrbi show ... | head`, and so may the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        _end(2, f"lrbi: {error}")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _end(code: int, text: str) -> NoReturn:
+    print(text, file=sys.stderr)
+    sys.exit(code)
+
+
+def _mend_streams() -> None:
+    """Streams that are closed, or cannot hold a layer's name, are no reason to fail."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn the first of the signals that ask us to stop into KeyboardInterrupt; ignore the rest.
+
+    A second Ctrl-C must not break off the tidying up that the first one began.
+    """
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None))
+        if number and signal.getsignal(number) is not signal.SIG_IGN
+    ]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)  # to the end of the process
+        before.clear()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

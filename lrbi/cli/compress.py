@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lrbi.cli.options import (
+    PATH,
     Extent,
     Listed,
     json_option,
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
     from lrbi.config import CompressConfig
     from lrbi.pipeline import LayerSource
+    from lrbi.tiles import TileGrid
     from lrbi.weights import TensorInfo, WeightFile
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--list", "listing", is_flag=True, help="List the tensors of FILE, and stop.")
 @click.option(
     "--layer",
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mask",
     "mask_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Take the exact mask from FILE (same layer name, or its only array), not from --sparsity.",
 )
@@ -149,7 +151,7 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Run the tiles on the Dask cluster whose scheduler is at ADDRESS, as in tcp://host:8786.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The factor file to write.")
+@click.option("-o", "--output", type=PATH, help="The factor file to write.")
 @json_option
 @verbosity
 def compress(
@@ -188,28 +190,26 @@ def compress(
         raise click.UsageError("--dask and --jobs cannot go together.")
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output': the factor file to write.")
-    sources = _sources(weights, **options)
+    sources, tiles = _sources(weights, **options)
     check_output(output, file, options["mask_file"])
     check_writable(output)
-    store = Checkpoint(output, on_discard=lambda text: message(text, quiet=quiet))
+    layers = {}
     with ExitStack() as stack:
-        executor, in_flight = stack.enter_context(_executor(jobs, dask))
+        store = stack.enter_context(
+            Checkpoint(output, on_discard=lambda text: message(text, quiet=quiet))
+        )
+        executor, in_flight = stack.enter_context(_executor(min(jobs, tiles), dask))
         on_tile = stack.enter_context(progress(quiet))
-        layers = {}
         try:
             for name, layer in compress_layers(
                 sources, executor=executor, in_flight=in_flight, store=store, on_tile=on_tile
             ):
                 layers[name] = layer
                 message(f"{name}: kept {layer.kept:.4f}", quiet=quiet or not verbose)
-            save(output, layers)
         except KeyboardInterrupt:
             message(f"the same command goes on from {store.folder}", quiet=quiet)
             raise
-        except BaseException:
-            store.remove()
-            raise
-        store.remove()
+        save(output, layers)
     in_order = {source.name: layers[source.name] for source in sources}
     print_layers(in_order, as_json=as_json, verbose=verbose)
 
@@ -265,10 +265,11 @@ def _sources(
     reshape: tuple[int, int] | None,
     transpose: bool,
     **shared: Any,
-) -> "list[LayerSource]":
-    """The layers that the options ask for, all checked before the first of them is read."""
+) -> "tuple[list[LayerSource], int]":
+    """The layers that the options ask for, all checked before any is read, and their tiles."""
     from lrbi.config import CompressConfig
     from lrbi.pipeline import LayerSource
+    from lrbi.tiles import TileGrid
     from lrbi.weights import as_matrix, matrix_shape, nonzero_mask, select
 
     if every and patterns:
@@ -279,11 +280,13 @@ def _sources(
         raise click.UsageError("Missing option '-k' / '--rank': the rank of the factors.")
     if ratio is not None and "auto" not in ranks:
         raise click.UsageError("--ratio goes with --rank auto.")
-    chosen = select(weights.tensors(), patterns, every=every, min_size=min_size)
+    chosen = select(
+        weights.tensors(), patterns, every=every, min_size=min_size, reshaped=reshape is not None
+    )
     names = [item.name for item in chosen]
     view = partial(as_matrix, reshape=reshape, transpose=transpose)
     masks = _masks(mask_file, names, view) if mask_file else {}
-    sources = []
+    sources, tile_count = [], 0
     for item, rank, share, tile in zip(
         chosen,
         _each("--rank", ranks, names),
@@ -295,7 +298,9 @@ def _sources(
             rank=rank, ratio=ratio if rank == "auto" else None, sparsity=share, tile=tile, **shared
         )
         shape = matrix_shape(item.shape, reshape=reshape, transpose=transpose)
-        _check_layer(item, shape, config, masks.get(item.name))
+        grid = TileGrid(shape, config.tile or shape)
+        _check_layer(item, grid, config, masks.get(item.name))
+        tile_count += len(grid)
         sources.append(
             LayerSource(
                 name=item.name,
@@ -306,7 +311,7 @@ def _sources(
                 transposed=transpose,
             )
         )
-    return sources
+    return sources, tile_count
 
 
 def _read(weights: "WeightFile", name: str, view: Callable[[Any], Any]) -> Any:
@@ -343,12 +348,11 @@ def _masks(path: Path, names: list[str], view: Callable[[Any], Any]) -> dict[str
 
 
 def _check_layer(
-    item: "TensorInfo", shape: tuple[int, int], config: "CompressConfig", mask: _Mask | None
+    item: "TensorInfo", grid: "TileGrid", config: "CompressConfig", mask: _Mask | None
 ) -> None:
     """Refuse early what would be refused when the layer's turn comes, after other layers' work."""
     from lrbi.allocate import uniform_rank
     from lrbi.errors import InputError
-    from lrbi.tiles import TileGrid
     from lrbi.weights import FLOAT_TYPES
 
     if item.dtype not in FLOAT_TYPES:
@@ -357,8 +361,8 @@ def _check_layer(
             "(convert them first)"
         )
     if config.ratio is not None:
-        uniform_rank(TileGrid(shape, config.tile or shape), config.ratio)
-    if mask is not None and math.prod(mask.info.shape) != math.prod(shape):
+        uniform_rank(grid, config.ratio)
+    if mask is not None and math.prod(mask.info.shape) != math.prod(grid.shape):
         raise InputError(
             f"Mask for {item.name} must have shape {item.shape}, not {mask.info.shape}"
         )

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from lrbi.cli.options import json_option, message, print_json, verbosity
+from lrbi.cli.options import PATH, json_option, message, print_json, verbosity
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option(
     "--layer",
     "patterns",
@@ -20,7 +20,7 @@ from lrbi.cli.options import json_option, message, print_json, verbosity
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Where to write: .npy for one layer, .npz for several.",
 )
 @click.option(
@@ -49,6 +49,7 @@ def decode(
     lrbi decode fc1.lrbi -o mask.npy
     lrbi decode model.lrbi --layer 'conv*' --source-shape -o masks.npz
     """
+    import io
     import zipfile
 
     import numpy as np
@@ -81,7 +82,9 @@ def decode(
         )
     with replacing(output) as temporary:
         if output.suffix == ".npy":
-            np.save(temporary, next(iter(masks.values())))
+            content = io.BytesIO()  # np.save to a file would not see that a disk is full
+            np.save(content, next(iter(masks.values())))
+            temporary.write_bytes(content.getbuffer())
         else:
             with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, mask in masks.items():

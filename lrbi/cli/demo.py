@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from lrbi.cli.options import json_option, message, print_json, print_layers, verbosity
+from lrbi.cli.options import PATH, json_option, message, print_json, print_layers, verbosity
 
 
 @click.command()
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("build/demo"),
     show_default=True,
     help="Folder to write to.",

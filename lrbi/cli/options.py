@@ -5,12 +5,16 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from lrbi.layer import CompressedLayer
+
+PATH = click.Path(path_type=Path, readable=False)
+"""A path that is looked at by who opens it, not by the option."""
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
@@ -90,18 +94,28 @@ def print_table(columns: Mapping[str, str], rows: Sequence[tuple[str, ...]]) -> 
     for title, side in columns.items():
         table.add_column(title, justify="left" if side == "left" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))  # text as it is: a layer's name is no markup
+        table.add_row(*(Text(_printable(cell)) for cell in row))  # no markup in a layer's name
     unlimited = 10_000
     console = Console(width=None if sys.stdout.isatty() else unlimited)
     options = console.options.update(width=unlimited)
     if Measurement.get(console, options, table).maximum <= console.width:
-        console.print(table)
+        with console.capture() as text:
+            console.print(table)
+        sys.stdout.write(text.get())
         return
     widest = max(map(len, columns))
     for row in rows:  # a terminal too narrow for the table: a line a field
         for title, cell in zip(columns, row, strict=True):
-            print(f"{title:<{widest}}  {cell}")
+            print(f"{title:<{widest}}  {_printable(cell)}")
         print()
+
+
+def _printable(text: str) -> str:
+    """A name from a file, with nothing in it that would steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def print_layers(
@@ -154,7 +168,12 @@ def progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Remaining(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from lrbi.cli.options import json_option, print_layers, verbosity
+from lrbi.cli.options import PATH, json_option, print_layers, verbosity
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @json_option
 @verbosity
 def show(file: Path, as_json: bool, quiet: bool, verbose: bool) -> None:

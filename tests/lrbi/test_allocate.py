@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lrbi import CompressConfig, compress
 from lrbi.allocate import bit_budget, candidate_ranks, choose_ranks, uniform_rank
 from lrbi.errors import InputError
 from lrbi.factorize import TileFactors
@@ -85,12 +86,22 @@ def test_the_ratio_of_a_rank_gives_that_rank(rank):
     assert uniform_rank(grid, ratio) == rank
 
 
-def test_candidates_hold_the_uniform_rank_and_stop_at_the_tile():
-    grid = TileGrid((100, 100), (50, 50))
-    ratio = 10000 / (400 * 12)
-    assert uniform_rank(grid, ratio) == 12
-    assert candidate_ranks(grid, ratio) == (3, 6, 9, 12, 15, 18, 24, 36)
-    assert candidate_ranks(TileGrid((100, 100), (10, 50)), ratio)[-1] == 10
+def test_candidates_follow_richness_hold_the_uniform_rank_and_stop_at_the_tile():
+    assert candidate_ranks(12, 1.0, (50, 50)) == (3, 6, 9, 12, 15, 18, 24, 36)
+    assert candidate_ranks(12, 2.0, (50, 60)) == (6, 12, 18, 24, 30, 36, 48, 50)
+    assert candidate_ranks(12, 0.0, (50, 50)) == (1, 12)
+    assert candidate_ranks(12, 1.0, (10, 50)) == (3, 6, 9, 10)
+
+
+def test_one_rich_tile_among_empty_ones_gets_what_it_needs():
+    weights = np.zeros((400, 400))
+    weights[:100, 100:200] = np.random.default_rng(0).standard_normal((100, 100))
+    weights[np.random.default_rng(1).random((400, 400)) > 0.3] = 0
+    config = CompressConfig(rank="auto", ratio=10, tile=(100, 100))
+    layer = compress(weights, config, mask=weights != 0)
+    assert layer.ratio >= 10
+    assert layer.kept > 0.9
+    assert (layer.ranks > 0).sum() == 1
 
 
 def test_ratio_out_of_reach():

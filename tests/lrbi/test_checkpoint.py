@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import os
 import signal
@@ -39,8 +40,12 @@ def counted(monkeypatch):
 
 
 def run(store, weights, config=CONFIG, mask=None, name="w"):
+    """Compress with a store, and leave it as an interrupt would."""
     source = LayerSource(name, config, lambda: weights, None if mask is None else lambda _: mask)
-    return dict(compress_layers([source], store=store))
+    with contextlib.suppress(KeyboardInterrupt), store:
+        layers = dict(compress_layers([source], store=store))
+        raise KeyboardInterrupt
+    return layers
 
 
 def test_finished_tiles_are_not_made_again(tmp_path, weights, counted):
@@ -50,9 +55,10 @@ def test_finished_tiles_are_not_made_again(tmp_path, weights, counted):
     store = Checkpoint(tmp_path / "w.lrbi", messages.append)
     assert run(store, weights) == first
     assert counted.calls == 12
-    store.remove()
-    assert list(tmp_path.iterdir()) == []
     assert messages == []
+    with store:
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_auto_ranks_are_kept_too(tmp_path, weights, counted):
@@ -107,7 +113,7 @@ def test_a_file_in_the_folders_place(tmp_path, weights, command):
     (tmp_path / "w.lrbi.partial").write_text("precious")
     outcome = command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi")
     assert outcome.code == 2
-    assert "w.lrbi.partial/0 cannot be written: File exists" in outcome.err
+    assert "w.lrbi.partial cannot be written: File exists" in outcome.err
     assert (tmp_path / "w.lrbi.partial").read_text() == "precious"
 
 
@@ -163,6 +169,17 @@ def test_other_options_discard_what_an_interrupt_left(tmp_path, weights, counted
     assert counted.calls == 12
 
 
+def test_two_runs_with_one_output(tmp_path, weights, command):
+    np.save(tmp_path / "w.npy", weights)
+    with Checkpoint(tmp_path / "w.lrbi", print):
+        outcome = command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi")
+        assert (outcome.code, outcome.err) == (
+            2,
+            "lrbi: Output w.lrbi is being written by another lrbi\n",
+        )
+    assert command("compress", "w.npy", *OPTIONS, "-o", "w.lrbi").code == 0
+
+
 def test_an_error_leaves_nothing(tmp_path, weights, counted, command):
     np.save(tmp_path / "w.npy", weights)
     counted.fail_after, counted.failure = 5, lrbi.InputError("planted")
@@ -171,30 +188,79 @@ def test_an_error_leaves_nothing(tmp_path, weights, counted, command):
     assert [path.name for path in tmp_path.iterdir()] == ["w.npy"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_a_real_run_with_workers(tmp_path, number):
-    """A signal to all processes of a run, as a terminal sends it: quiet end, work kept."""
-    weights = np.random.default_rng(0).standard_normal((2000, 500)).astype(np.float32)
+@pytest.fixture
+def long_run(tmp_path):
+    """Starts a run that takes minutes, with two workers; ends it if the test has not."""
+    weights = np.random.default_rng(0).standard_normal((2000, 2000)).astype(np.float32)
     np.save(tmp_path / "w.npy", weights)
-    words = ["compress", "w.npy", "-s", "0.9", "-k", "24", "--tile", "50x50", "-j", "2"]
     # Where the tests run in the background of a shell, SIGINT is ignored from the start.
     start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     start += "from lrbi.cli import main; main()"
-    words = [sys.executable, "-c", start, *words, "-o"]
-    process = subprocess.Popen(
-        [*words, "w.lrbi"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    journal = tmp_path / "w.lrbi.partial/0"
-    while process.poll() is None and not (journal.exists() and journal.stat().st_size > 1000):
-        time.sleep(0.01)
-    assert process.poll() is None, process.stderr.read()
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    processes = []
+
+    def begin(*words):
+        command = [sys.executable, "-c", start, "compress", "w.npy", "-s", "0.9", "-j", "2", *words]
+        process = subprocess.Popen(
+            [*command, "-o", "w.lrbi"],
+            cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        processes.append(process)
+        journal = tmp_path / "w.lrbi.partial/0"
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size > 1000):
+            time.sleep(0.01)
+        assert process.poll() is None, process.stderr.read()
+        return process
+
+    yield begin
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def group_is_gone(leader, seconds=20):
+    """Whether no process of a group is left, after a while at most."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(leader, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_a_real_run_with_workers(tmp_path, long_run, number):
+    """A quiet end, nobody left, work kept; and impatience changes nothing."""
+    process = long_run("-k", "24", "--tile", "100x100")
+    for _ in range(3):  # to all of them, as a terminal does; again and again, as a person does
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        time.sleep(0.05)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "lrbi: interrupted"
-    assert "Traceback" not in err
-    assert 1000 < journal.stat().st_size < 400 * 300
+    assert err.splitlines() == [
+        "lrbi: the same command goes on from w.lrbi.partial", "lrbi: interrupted"
+    ]  # fmt: skip
+    assert group_is_gone(process.pid)
+    assert (tmp_path / "w.lrbi.partial/0").stat().st_size > 1000
 
-    subprocess.run([*words, "w.lrbi"], cwd=tmp_path, check=True, capture_output=True)
-    subprocess.run([*words, "whole.lrbi"], cwd=tmp_path, check=True, capture_output=True)
+
+def test_workers_do_not_outlive_a_parent_that_is_killed(long_run):
+    process = long_run("-k", "24", "--tile", "100x100")
+    process.kill()
+    process.wait()
+    assert group_is_gone(process.pid)
+
+
+def test_a_killed_run_goes_on_too(tmp_path, long_run, command, weights):
+    process = long_run("-k", "8", "--tile", "100x100")
+    process.kill()
+    process.wait()
+    assert group_is_gone(process.pid)
+    kept = (tmp_path / "w.lrbi.partial/0").stat().st_size
+    words = ["compress", "w.npy", "-s", "0.9", "-k", "8", "--tile", "100x100"]
+    assert kept > 1000
+    assert command(*words, "-o", "w.lrbi").err == ""
+    assert command(*words, "-o", "whole.lrbi").code == 0
     assert (tmp_path / "w.lrbi").read_bytes() == (tmp_path / "whole.lrbi").read_bytes()

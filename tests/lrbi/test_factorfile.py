@@ -184,10 +184,24 @@ def test_foreign_files(tmp_path):
     np.save(tmp_path / "array.npy", np.ones(3))
     with pytest.raises(InputError, match="it is no whole safetensors file"):
         lrbi.load(tmp_path / "array.npy")
-    with pytest.raises(InputError, match="it is a folder"):
+    with pytest.raises(InputError, match="it is a folder, a device or a pipe$"):
         lrbi.load(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         lrbi.load(tmp_path / "absent.lrbi")
+    os.mkfifo(tmp_path / "pipe.lrbi")  # must not wait for a writer
+    with pytest.raises(InputError, match="it is a folder, a device or a pipe$"):
+        lrbi.load(tmp_path / "pipe.lrbi")
+
+
+def test_a_file_without_layers(saved, tmp_path):
+    rewrite(
+        saved,
+        tmp_path / "none.lrbi",
+        change_tensors=lambda tensors: tensors.clear(),
+        change_header=lambda header: header["layers"].clear(),
+    )
+    with pytest.raises(InputError, match="its tensors are not those of its layers"):
+        lrbi.load(tmp_path / "none.lrbi")
 
 
 def set_field(name, value):
@@ -211,6 +225,9 @@ def set_field(name, value):
         ("cost", -1, "Layer cost must be a share or a magnitude, not -1"),
         ("method", True, "metadata field method is missing or of the wrong type"),
         ("method", 9, "Method must be 1, 2 or 3, not 9"),
+        ("engine", "\x1b[2J", "Engine must be a name, not "),
+        ("seed", -1, "Iterations must be at least 1, and the seed at least 0"),
+        ("source_shape", [9, 13] + [1] * 70, "Source shape must hold 9 x 13 weights"),
         ("seed", "0", "metadata field seed is missing or of the wrong type"),
     ],
 )

@@ -1,4 +1,5 @@
 import io
+import os
 import sys
 import zipfile
 
@@ -126,6 +127,36 @@ def test_npz_damaged_inside_is_refused(tmp_path):
         open_weights(path).read("w")
 
 
+def test_folders_and_pipes(tmp_path):
+    (tmp_path / "d.npy").mkdir()
+    os.mkfifo(tmp_path / "p.safetensors")
+    for name in ("d.npy", "p.safetensors"):
+        with pytest.raises(InputError, match="must be a file, but is a folder or a pipe$"):
+            open_weights(tmp_path / name)
+
+
+def test_other_members_of_an_npz_are_passed_over(tmp_path):
+    np.savez(tmp_path / "w.npz", w=MATRIX)
+    with zipfile.ZipFile(tmp_path / "w.npz", "a") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert [info.name for info in open_weights(tmp_path / "w.npz").tensors()] == ["w"]
+
+
+def test_name_of_a_file_that_is_not_utf_8(tmp_path):
+    path = tmp_path / os.fsdecode(b"w\xff.npy")
+    np.save(path, MATRIX)
+    assert open_weights(path).tensors()[0].name == "w\ufffd"
+
+
+def test_unknown_type_of_onnx(tmp_path):
+    tensor = numpy_helper.from_array(MATRIX, "w")
+    tensor.data_type = 99
+    onnx_model(tmp_path / "w.onnx", [tensor])
+    assert open_weights(tmp_path / "w.onnx").tensors() == [TensorInfo("w", (3, 4), "ONNX type 99")]
+    with pytest.raises(InputError, match="must be a whole .onnx file"):
+        open_weights(tmp_path / "w.onnx").read("w")
+
+
 def test_unknown_ending_and_missing_file(tmp_path):
     with pytest.raises(InputError, match=r"must end in one of .npy .npz .safetensors .onnx .pt"):
         open_weights(tmp_path / "w.txt")
@@ -176,6 +207,11 @@ class TestSelect:
 
     def test_the_only_matrix_needs_no_name(self):
         assert select(list(self.tensors[:2]), ())[0].name == "fc.weight"
+        with pytest.raises(
+            InputError, match="^The file must hold a floating-point matrix, but has"
+        ):
+            select(list(self.tensors[:1]), ())
+        assert select(list(self.tensors[:1]), (), reshaped=True)[0].name == "fc.bias"
         with pytest.raises(InputError, match=r"^The file holds 3 matrices \(choose with --layer"):
             self.names()
 
