@@ -122,14 +122,13 @@ def scaling(data: Path | None) -> Iterator[Row]:
             yield Row("scaling", f"{name}: {way}, mean of 5 seeds", float(np.mean(kept)), "")
 
 
+# The peak of the process itself: what getrusage tells begins with that of whoever started it.
 RUN = """
-import resource, sys
+import pathlib, sys
 from lrbi.cli import main
-try:
-    main(sys.argv[1:])
-finally:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(peak * 1024, file=sys.stderr)
+main(sys.argv[1:])
+status = pathlib.Path("/proc/self/status").read_text()
+print(int(status.split("VmHWM:")[1].split()[0]) * 1024, file=sys.stderr)
 """
 
 
@@ -142,8 +141,8 @@ def layers(_: Path | None) -> Iterator[Row]:
         save_file(both, f"{folder}/fc56.safetensors")
         size = sum(array.nbytes for array in both.values())
         del both
-        seconds, contents = {}, {}
-        for jobs in (1, 2):
+        seconds, contents, peaks = {1: [], 2: []}, {}, {}
+        for jobs in (1, 2, 1, 2):
             words = ["compress", "fc56.safetensors", "--all", "-s", "0.91", "-k", "32"]
             words += ["--tile", "576x512,512x512", "-j", str(jobs), "-q", "-o", f"{jobs}.lrbi"]
             start = time.perf_counter()
@@ -151,14 +150,16 @@ def layers(_: Path | None) -> Iterator[Row]:
                 [sys.executable, "-c", RUN, *words],
                 cwd=folder, check=True, capture_output=True, text=True,
             )  # fmt: skip
-            seconds[jobs] = time.perf_counter() - start
+            seconds[jobs].append(time.perf_counter() - start)
             contents[jobs] = Path(folder, f"{jobs}.lrbi").read_bytes()
-            peak = int(result.stderr.split()[-1])
-            yield Row("layers", f"FC5 + FC6, --jobs {jobs}", seconds[jobs], "s")
-            wanted = "< 2" if jobs == 2 else ""
-            yield Row("layers", f"parent's peak / weights, --jobs {jobs}", peak / size, "x", wanted)
+            peaks[jobs] = int(result.stderr.split()[-1])
+        one, two = min(seconds[1]), min(seconds[2])
+        yield Row("layers", "FC5 + FC6, --jobs 1, best of two", one, "s")
+        yield Row("layers", "FC5 + FC6, --jobs 2, best of two", two, "s")
+        yield Row("layers", "speed of two cores / one", one / two, "x", ">= 1.7")
+        yield Row("layers", "parent's peak / weights, --jobs 1", peaks[1] / size, "x")
+        yield Row("layers", "parent's peak / weights, --jobs 2", peaks[2] / size, "x", "< 2")
         same = contents[1] == contents[2]
-        yield Row("layers", "speed of two cores / one", seconds[1] / seconds[2], "x", ">= 1.7")
         yield Row("layers", "same bytes from both", float(same), "", "1")
 
 

@@ -16,7 +16,7 @@ from lrbi.errors import InputError
 from lrbi.factorize import TileFactors, TileProblem, factorize
 from lrbi.layer import CompressedLayer
 from lrbi.layout import row_bytes
-from lrbi.prune import check_weights, exact_mask, zeros_at
+from lrbi.prune import check_weights, magnitude_mask, zeros_at
 from lrbi.tiles import TileGrid
 from lrbi.weights import as_mask, as_matrix, plain_floats
 
@@ -165,7 +165,9 @@ def _tile_problems(
     plan: _Plan, weights: Floats, mask: Bits | None
 ) -> Iterator[tuple[int, TileProblem]]:
     config = plan.source.config
-    exact = exact_mask(weights, plan.sparsity) if mask is None else mask
+    exact = mask
+    if exact is None:
+        exact = magnitude_mask(weights, zeros_at(plan.sparsity, weights.size))
     uniform = None if config.ratio is None else uniform_rank(plan.grid, config.ratio)
     for tile in range(len(plan.grid)):
         bounds = plan.grid.bounds(tile)

@@ -66,7 +66,7 @@ def check_weights(weights: Floats) -> None:
             raise InputError(
                 f"Weights must be finite, but row {rows.start + row}, column {column} is {value}"
             )
-        if float(np.abs(weights[rows]).max()) > _LARGEST:
+        if weights.dtype.itemsize == 8 and np.abs(weights[rows]).max() > _LARGEST:
             raise InputError(f"Weights must be at most {_LARGEST:g}, so that their sum is finite")
 
 
