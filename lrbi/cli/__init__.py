@@ -76,10 +76,15 @@ def main(arguments: list[str] | None = None) -> None:
     except MemoryError:
         _end(2, "lrbi: there is not enough memory for this")
     except BrokenPipeError:
-        # The reader of our output has gone, as in `lrbi show ... | head`, and so may the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader has gone, as in `lrbi show ... | head`: nothing is wrong
     except OSError as error:
+        _drop_output()
         _end(2, f"lrbi: {error}")
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere, or the interpreter would fail at it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(code: int, text: str) -> NoReturn:
