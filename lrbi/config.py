@@ -114,12 +114,18 @@ class DecoderConfig:
     """Reset port: ``rst`` active high, or ``aresetn`` active low; synchronous both."""
 
     def __post_init__(self) -> None:
-        _whole("Rank", self.rank, 1)
-        _whole("Tile rows", self.tile_rows, 1)
-        _whole("Tile columns", self.tile_cols, 1)
-        _whole("Ranks per stage", self.stage_ranks, 1)
-        _whole("Lanes", self.lanes, 1)
-        _whole("I_z rows a beat", self.iz_rows, 1)
+        for noun, name, most in (
+            ("Rank", "rank", 256),
+            ("Tile rows", "tile_rows", 1 << 24),
+            ("Tile columns", "tile_cols", 1024),
+            ("Ranks per stage", "stage_ranks", 256),
+            ("Lanes", "lanes", 64),
+            ("I_z rows a beat", "iz_rows", 256),
+        ):
+            value = _whole(noun, getattr(self, name), 1)
+            if value > most:
+                raise InputError(f"{noun} must be at most {most}, not {value}")
+            object.__setattr__(self, name, value)
         if self.reset not in ("rst", "aresetn"):
             raise InputError(f"Reset must be 'rst' or 'aresetn', not {self.reset!r}")
 
@@ -153,6 +159,21 @@ class DecoderConfig:
     def iz_depth(self) -> int:
         """I_z words of a tile of full rank."""
         return -(-self.rank // self.iz_rows)
+
+    @property
+    def latency(self) -> int:
+        """Clocks from an I_p beat taken to its mask beat valid, if nothing holds it up."""
+        return len(self.stages) + 4
+
+    @property
+    def full_rate_beats(self) -> int:
+        """Beats of a tile from which tiles of full rank follow each other without a lost clock."""
+        return max(self.iz_depth, len(self.stages))
+
+    @property
+    def buffer_depth(self) -> int:
+        """Places in the output buffer: enough to take a beat every clock."""
+        return max(16, 1 << (len(self.stages) + 8 - 1).bit_length())
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration as JSON keeps it."""

@@ -29,3 +29,22 @@ def pad_bits_are_zero(packed: Packed, columns: int) -> bool:
     """Whether the bits above the ``columns``-th of each packed row are all zero."""
     spare = 8 * packed.shape[-1] - columns
     return spare == 0 or not np.any(packed[..., -1] >> (8 - spare))
+
+
+def to_words(rows: Bits, per_word: int = 1) -> list[int]:
+    """Rows (n x width) as words of ``per_word`` rows: row i of a word stands at bit i * width.
+
+    A last word that is not full is filled with zero rows.
+    """
+    count, width = rows.shape
+    padded = np.zeros((-(-count // per_word) * per_word, width), dtype=np.bool_)
+    padded[:count] = rows
+    packed = pack_rows(padded.reshape(-1, per_word * width))
+    return [int.from_bytes(word.tobytes(), "little") for word in packed]
+
+
+def from_words(words: list[int], width: int, per_word: int = 1) -> Bits:
+    """Undo :func:`to_words`: all rows of all words, fill included."""
+    size = row_bytes(per_word * width)
+    packed = np.frombuffer(b"".join(word.to_bytes(size, "little") for word in words), np.uint8)
+    return unpack_rows(packed.reshape(-1, size), per_word * width).reshape(-1, width)
