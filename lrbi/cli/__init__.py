@@ -19,6 +19,7 @@ import lrbi
 from lrbi.cli.compress import compress
 from lrbi.cli.decode import decode
 from lrbi.cli.demo import demo
+from lrbi.cli.generate import generate
 from lrbi.cli.show import show
 from lrbi.errors import CheckFailedError, LrbiError, MissingToolError
 
@@ -48,7 +49,7 @@ def cli() -> None:
     """
 
 
-for verb in (compress, show, decode, demo):
+for verb in (compress, show, decode, generate, demo):
     cli.add_command(verb)
 
 

