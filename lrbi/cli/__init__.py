@@ -43,6 +43,7 @@ def cli() -> None:
     lrbi compress weights.safetensors --layer fc1 --sparsity 0.95 --rank 16 -o fc1.lrbi
     lrbi show fc1.lrbi
     lrbi decode fc1.lrbi -o mask.npy
+    lrbi generate fc1.lrbi -o rtl/
 
     Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 a tool is missing,
     130 interrupted.
