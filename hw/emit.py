@@ -77,6 +77,35 @@ def instance(facts: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n{facts['module']} decoder (\n{connections}\n);\n"
 
 
+def core_file(facts: dict[str, Any]) -> str:
+    """The module as a FuseSoC core (CAPI2), with targets default, sim and lint."""
+    name = facts["module"]
+    return f"""CAPI=2:
+name: "::{name}:{version("lrbi")}"
+description: "Low-rank binary index decoder, made by: {facts["command"]}"
+
+filesets:
+  rtl:
+    files: [{name}.v]
+    file_type: verilogSource
+
+targets:
+  default: &default
+    filesets: [rtl]
+    toplevel: {name}
+  sim:
+    <<: *default
+    default_tool: icarus
+  lint:
+    <<: *default
+    default_tool: verilator
+    tools:
+      verilator:
+        mode: lint-only
+        verilator_options: [-Wall]
+"""
+
+
 def _top(
     component: wiring.Component, reset: str
 ) -> tuple[Module, dict[str, tuple[Signal, PortDirection]]]:

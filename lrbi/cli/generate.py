@@ -65,7 +65,8 @@ def generate(
     """Write the Verilog of a mask decoder: for a rank and tile size, or those of a factor FILE.
 
     OUTPUT then holds lrbi_decoder.v, one module without parameters; lrbi_decoder.json, its
-    configuration, ports, latency and throughput; and lrbi_decoder.veo, an instance to copy.
+    configuration, ports, latency and throughput; lrbi_decoder.veo, an instance to copy; and
+    lrbi_decoder.core, for FuseSoC.
 
     \b
     lrbi generate --rank 16 --tile 64x64 -o rtl/
@@ -77,7 +78,7 @@ def generate(
     from lrbi.atomic import replacing, unwritable
     from lrbi.errors import InputError
     from lrbi.hw.decoder import Decoder
-    from lrbi.hw.emit import instance, manifest, verilog
+    from lrbi.hw.emit import core_file, instance, manifest, verilog
 
     if not re.fullmatch(r"([A-Za-z_]\w*)?", prefix):
         raise InputError(f"Prefix must be the beginning of a Verilog name, not {prefix!r}")
@@ -96,6 +97,7 @@ def generate(
         f"{name}.v": verilog(decoder, name=name, reset=config.reset, command=command),
         f"{name}.json": json.dumps(facts, indent=2) + "\n",
         f"{name}.veo": instance(facts),
+        f"{name}.core": core_file(facts),
     }
     try:
         output.mkdir(parents=True, exist_ok=True)
