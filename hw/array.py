@@ -204,14 +204,9 @@ class ColumnGroup(wiring.Component):
         return m
 
 
-def plus_one(value: Signal) -> Value:
+def plus_one(value: Value) -> Value:
     """``value + 1`` in as many bits as it has: no carry that nobody reads."""
     return Cat(bit ^ value[:index].all() for index, bit in enumerate(value))
-
-
-def minus_one(value: Signal) -> Value:
-    """``value - 1`` in as many bits as it has."""
-    return Cat(bit ^ ~value[:index].any() for index, bit in enumerate(value))
 
 
 def _table(index: Signal, values: tuple[int, ...], width: int) -> Value:

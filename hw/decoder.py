@@ -3,7 +3,7 @@
 from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
-from lrbi.hw.array import ColumnGroup, LoadPlan, bits_for, minus_one, plus_one
+from lrbi.hw.array import ColumnGroup, LoadPlan, bits_for, plus_one
 from lrbi.hw.axis import Axis
 
 from lrbi.config import DecoderConfig
@@ -198,12 +198,12 @@ class Decoder(wiring.Component):
             Cat(mask.tdata[: config.mask_width], mask.tlast).eq(data),
         ]
 
-        # Places that are free, all but one: a full buffer would look empty. The beat of this clock
-        # and that of the next are not counted yet, so two must be free.
-        free = Signal(range(ram.depth), init=ram.depth - 1)
-        with m.If(ip_taken & ~(advance & available)):
-            m.d.sync += free.eq(minus_one(free))
-        with m.Elif(~ip_taken & advance & available):
-            m.d.sync += free.eq(plus_one(free))
-        m.d.comb += room.eq(free[1:].any())
+        # Beats that were taken and have not left the buffer must never fill it: a full one would
+        # look empty. The beat of this clock is not counted yet, so one place more must be free.
+        taken = Signal(range(ram.depth))
+        with m.If(ip_taken):
+            m.d.sync += taken.eq(plus_one(taken))
+        one_free = consumed == plus_one(taken)
+        two_free = consumed == Cat(taken[0], plus_one(taken[1:]))
+        m.d.comb += room.eq(~(one_free | two_free))
         return m

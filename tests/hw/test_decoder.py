@@ -212,7 +212,7 @@ FAULTS = {
                    "(entering[lane * len(ranks) + index].replicate(columns) | z)"),
     "I_z a row late": (lrbi.hw.array, "with m.If(tokens[stage]):", "with m.If(late[stage]):"),
     "tready ignored": (lrbi.hw.decoder, "advance.eq(~full | mask.tready)", "advance.eq(1)"),
-    "no room kept": (lrbi.hw.decoder, "room.eq(free[1:].any())", "room.eq(1)"),
+    "no room kept": (lrbi.hw.decoder, "room.eq(~(one_free | two_free))", "room.eq(1)"),
     "ranks not masked": (
         lrbi.hw.decoder,
         "row & Cat(ranks for _ in range(config.lanes))",
