@@ -1,7 +1,7 @@
 """``python -m benchmarks.hardware 16x64x6 ...``: area and clock of the decoder on an ECP5.
 
-Each word is rank x columns x ranks a stage. Yosys' ``synth_ecp5`` counts the module's cells; for the
-clock, nextpnr places and routes it out of context with every port registered, once a seed.
+Each word is rank x columns x ranks a stage. Yosys' ``synth_ecp5`` counts the module's cells; for
+the clock, nextpnr places and routes it out of context with every port registered, once a seed.
 """
 
 import argparse
