@@ -58,7 +58,8 @@ def measure(config: DecoderConfig, seeds: list[int]) -> dict[str, object]:
     decoder = Decoder(config=config)
     ports = manifest(decoder, name="lrbi_decoder", config=config, command="")["ports"]
     text = verilog(decoder, name="lrbi_decoder", reset="rst", command="lrbi generate")
-    with tempfile.TemporaryDirectory(dir=".") as name:  # the tools see no other temporary folder
+    Path("build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="build") as name:  # the tools do not see /tmp
         folder = Path(name)
         (folder / "core.v").write_text(text)
         (folder / "top.v").write_text(registered(text, ports))
