@@ -1,3 +1,5 @@
+import os
+import signal
 import sys
 
 import distributed
@@ -69,16 +71,18 @@ def test_missing_dask_says_what_to_install(monkeypatch):
             pass
 
 
-def _die(*_):
-    import os
-
-    os._exit(9)
+def test_workers_leave_interrupts_to_their_parent():
+    """From before their first import on: the signal is blocked, then ignored."""
+    with process_pool(2) as (pool, _):
+        blocked = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
+        assert signal.SIGINT in blocked
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
 
 
 def test_worker_that_dies_is_a_message(weights):
     with pytest.raises(LrbiError, match="^A worker process died, probably for want of memory"):
         with process_pool(2) as (pool, _):
-            pool.submit(_die).result()
+            pool.submit(os._exit, 9).result()
 
 
 def test_pool_gives_the_same_layer(weights):
