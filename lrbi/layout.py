@@ -31,15 +31,27 @@ def pad_bits_are_zero(packed: Packed, columns: int) -> bool:
     return spare == 0 or not np.any(packed[..., -1] >> (8 - spare))
 
 
-def to_words(rows: Bits, per_word: int = 1) -> list[int]:
-    """Rows (n x width) as words of ``per_word`` rows: row i of a word stands at bit i * width.
+def pack_words(rows: Bits, per_word: int = 1) -> Packed:
+    """Tiles of rows (tiles x n x width) as packed words of ``per_word`` rows, tile after tile.
 
-    A last word that is not full is filled with zero rows.
+    Row i of a word stands at bit i * width. No word spans two tiles: a tile's last word that is
+    not full is filled with zero rows. A word takes ``row_bytes(per_word * width)`` bytes.
     """
-    count, width = rows.shape
-    padded = np.zeros((-(-count // per_word) * per_word, width), dtype=np.bool_)
-    padded[:count] = rows
-    packed = pack_rows(padded.reshape(-1, per_word * width))
+    tiles, count, width = rows.shape
+    fill = -count % per_word
+    if fill:
+        rows = np.concatenate([rows, np.zeros((tiles, fill, width), dtype=np.bool_)], axis=1)
+    return pack_rows(rows.reshape(-1, per_word * width))
+
+
+def unpack_words(words: Packed, tiles: int, width: int, per_word: int = 1) -> Bits:
+    """Undo :func:`pack_words`: tiles x n x width, fill rows included."""
+    return unpack_rows(words, per_word * width).reshape(tiles, -1, width)
+
+
+def to_words(rows: Bits, per_word: int = 1) -> list[int]:
+    """One tile's rows (n x width) as words, see :func:`pack_words`."""
+    packed = pack_words(rows[np.newaxis], per_word)
     return [int.from_bytes(word.tobytes(), "little") for word in packed]
 
 
@@ -47,4 +59,4 @@ def from_words(words: list[int], width: int, per_word: int = 1) -> Bits:
     """Undo :func:`to_words`: all rows of all words, fill included."""
     size = row_bytes(per_word * width)
     packed = np.frombuffer(b"".join(word.to_bytes(size, "little") for word in words), np.uint8)
-    return unpack_rows(packed.reshape(-1, size), per_word * width).reshape(-1, width)
+    return unpack_words(packed.reshape(-1, size), 1, width, per_word)[0]

@@ -2,7 +2,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrbi.layout import pack_rows, pad_bits_are_zero, row_bytes, unpack_rows
+from lrbi.layout import (
+    from_words,
+    pack_rows,
+    pack_words,
+    pad_bits_are_zero,
+    row_bytes,
+    to_words,
+    unpack_rows,
+    unpack_words,
+)
 
 
 def test_bit_j_of_a_row_is_column_j():
@@ -24,3 +33,26 @@ def test_a_set_pad_bit_is_seen():
     assert pad_bits_are_zero(np.array([[0x1F]], dtype=np.uint8), 5)
     assert not pad_bits_are_zero(np.array([[0x3F]], dtype=np.uint8), 5)
     assert pad_bits_are_zero(np.array([[0xFF]], dtype=np.uint8), 8)
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 20), st.integers(1, 5))
+def test_no_word_spans_two_tiles_and_unpack_undoes_pack(tiles, count, width, per_word):
+    rows = np.random.default_rng(0).random((tiles, count, width)) < 0.5
+    words = pack_words(rows, per_word)
+    depth = -(-count // per_word)
+    assert words.shape == (tiles * depth, row_bytes(per_word * width))
+    back = unpack_words(words, tiles, width, per_word)
+    np.testing.assert_array_equal(back[:, :count], rows)
+    assert not back[:, count:].any()
+    for tile in range(tiles):
+        numbers = to_words(rows[tile], per_word)
+        assert numbers == [
+            int.from_bytes(word.tobytes(), "little")
+            for word in words[tile * depth : (tile + 1) * depth]
+        ]
+        np.testing.assert_array_equal(from_words(numbers, width, per_word), back[tile])
+
+
+def test_row_i_of_a_word_stands_at_bit_i_times_width():
+    rows = np.array([[[1, 0, 0], [0, 1, 1], [1, 1, 1]]], dtype=bool)
+    assert pack_words(rows, 2).tolist() == [[0b110_001], [0b000_111]]
