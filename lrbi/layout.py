@@ -6,6 +6,7 @@ zero. I_p rows, I_z rows and mask rows are all stored this way, in files and in 
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lrbi.arrays import Bits, Packed
 
@@ -51,8 +52,7 @@ def unpack_words(words: Packed, tiles: int, width: int, per_word: int = 1) -> Bi
 
 def to_words(rows: Bits, per_word: int = 1) -> list[int]:
     """One tile's rows (n x width) as words, see :func:`pack_words`."""
-    packed = pack_words(rows[np.newaxis], per_word)
-    return [int.from_bytes(word.tobytes(), "little") for word in packed]
+    return [to_number(word) for word in pack_words(rows[np.newaxis], per_word)]
 
 
 def from_words(words: list[int], width: int, per_word: int = 1) -> Bits:
@@ -60,3 +60,32 @@ def from_words(words: list[int], width: int, per_word: int = 1) -> Bits:
     size = row_bytes(per_word * width)
     packed = np.frombuffer(b"".join(word.to_bytes(size, "little") for word in words), np.uint8)
     return unpack_words(packed.reshape(-1, size), 1, width, per_word)[0]
+
+
+def to_number(word: Packed) -> int:
+    """A packed word as a number."""
+    return int.from_bytes(word.tobytes(), "little")
+
+
+def from_number(number: int, size: int) -> Packed:
+    """A number as a packed word of ``size`` bytes."""
+    return np.frombuffer(number.to_bytes(size, "little"), dtype=np.uint8)
+
+
+def word_sums(words: Packed) -> tuple[int, int]:
+    """The sum of packed words, and their sum weighted by position, the first word once.
+
+    One wrong word moves the second sum by its position times what it moves the first.
+    """
+    plain, weighted = np.zeros((2, words.shape[1]), dtype=np.uint64)
+    for start in range(0, len(words), 1 << 16):
+        block = words[start : start + (1 << 16)].astype(np.uint64)
+        plain += block.sum(axis=0)
+        # Sums of bytes by column: below 2^64 up to a depth of 2^28.
+        weighted += np.arange(start + 1, start + 1 + len(block), dtype=np.uint64) @ block
+    return _from_columns(plain), _from_columns(weighted)
+
+
+def _from_columns(sums: NDArray[np.uint64]) -> int:
+    """The number whose bytes are these sums, carries taken along."""
+    return sum(to_number((sums >> shift).astype(np.uint8)) << shift for shift in range(0, 64, 8))

@@ -3,14 +3,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrbi.layout import (
+    from_number,
     from_words,
     pack_rows,
     pack_words,
     pad_bits_are_zero,
     row_bytes,
+    to_number,
     to_words,
     unpack_rows,
     unpack_words,
+    word_sums,
 )
 
 
@@ -56,3 +59,17 @@ def test_no_word_spans_two_tiles_and_unpack_undoes_pack(tiles, count, width, per
 def test_row_i_of_a_word_stands_at_bit_i_times_width():
     rows = np.array([[[1, 0, 0], [0, 1, 1], [1, 1, 1]]], dtype=bool)
     assert pack_words(rows, 2).tolist() == [[0b110_001], [0b000_111]]
+
+
+@given(st.lists(st.integers(0, 2**70 - 1), min_size=1, max_size=30))
+def test_word_sums(words):
+    packed = np.stack([from_number(word, 9) for word in words])
+    assert [to_number(word) for word in packed] == words
+    weighted = sum(place * word for place, word in enumerate(words, 1))
+    assert word_sums(packed) == (sum(words), weighted)
+
+
+def test_word_sums_over_several_blocks():
+    words = np.arange(70000, dtype="<u4").view(np.uint8).reshape(-1, 4)
+    numbers = range(70000)
+    assert word_sums(words) == (sum(numbers), sum((at + 1) * at for at in numbers))
