@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lrbi.pipeline import LayerSource, compress, compress_layers
     from lrbi.product import boolean_product
     from lrbi.prune import exact_mask
+    from lrbi.romset import export_roms, import_roms, read_roms
 
 __all__ = [
     "CheckFailedError",
@@ -27,7 +28,10 @@ __all__ = [
     "compress",
     "compress_layers",
     "exact_mask",
+    "export_roms",
+    "import_roms",
     "load",
+    "read_roms",
     "save",
 ]
 
@@ -45,7 +49,10 @@ _HOME = {
     "compress": "pipeline",
     "compress_layers": "pipeline",
     "exact_mask": "prune",
+    "export_roms": "romset",
+    "import_roms": "romset",
     "load": "factorfile",
+    "read_roms": "romset",
     "save": "factorfile",
 }
 

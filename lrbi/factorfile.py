@@ -33,6 +33,21 @@ def save(path: str | os.PathLike[str], layers: Mapping[str, CompressedLayer]) ->
         )
     if not layers:
         raise InputError("A factor file must hold at least one layer, not none")
+    tensors, header = _contents(layers)
+    content = serialize(tensors, metadata={_KEY: _canonical(header)})
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(content)
+
+
+def digest(layers: Mapping[str, CompressedLayer]) -> str:
+    """The digest that the factor file of these layers carries."""
+    return _contents(layers)[1]["sha256"]
+
+
+def _contents(
+    layers: Mapping[str, CompressedLayer],
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The tensors and the metadata of a factor file."""
     tensors = {
         f"{name}/{kind}": np.ascontiguousarray(array)
         for name, layer in layers.items()
@@ -43,9 +58,7 @@ def save(path: str | os.PathLike[str], layers: Mapping[str, CompressedLayer]) ->
         "layers": {name: layer.metadata() for name, layer in layers.items()},
     }
     header["sha256"] = _digest(tensors, header)
-    content = serialize(tensors, metadata={_KEY: _canonical(header)})
-    with replacing(Path(path)) as temporary:
-        temporary.write_bytes(content)
+    return tensors, header
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, CompressedLayer]:
@@ -140,7 +153,7 @@ def _layers(
     for name, fields in metadata.items():
         try:
             arrays = [tensors[f"{name}/{kind}"] for kind in ("ip", "iz", "rank")]
-            layers[name] = _layer(fields, *arrays)
+            layers[name] = restore_layer(fields, *arrays)
         except InputError as error:
             raise InputError(f"layer {name}: {error}") from error
         except OverflowError as error:
@@ -148,9 +161,10 @@ def _layers(
     return layers
 
 
-def _layer(
+def restore_layer(
     fields: object, row_factors: NDArray[Any], col_factors: NDArray[Any], ranks: NDArray[Any]
 ) -> CompressedLayer:
+    """The layer of this metadata and these arrays, which are refused if they do not go together."""
     if not isinstance(fields, dict):
         raise InputError("its metadata are missing")
 
