@@ -19,7 +19,9 @@ import lrbi
 from lrbi.cli.compress import compress
 from lrbi.cli.decode import decode
 from lrbi.cli.demo import demo
+from lrbi.cli.export import export
 from lrbi.cli.generate import generate
+from lrbi.cli.import_ import import_
 from lrbi.cli.show import show
 from lrbi.errors import CheckFailedError, LrbiError, MissingToolError
 
@@ -44,13 +46,14 @@ def cli() -> None:
     lrbi show fc1.lrbi
     lrbi decode fc1.lrbi -o mask.npy
     lrbi generate fc1.lrbi -o rtl/
+    lrbi export fc1.lrbi -o rom/
 
     Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 a tool is missing,
     130 interrupted.
     """
 
 
-for verb in (compress, show, decode, generate, demo):
+for verb in (compress, show, decode, export, import_, generate, demo):
     cli.add_command(verb)
 
 
