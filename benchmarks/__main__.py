@@ -195,6 +195,39 @@ def decode(_: Path | None) -> Iterator[Row]:
     yield Row("decode", "index, zstd", len(frame) / 1e3, "kB")
 
 
+def roms(_: Path | None) -> Iterator[Row]:
+    """FC5's factors (128 tiles of 576 x 512, k = 32, random bits) to ROM files and back."""
+    from lrbi.config import ROM_FORMATS
+
+    layer = random_factors((576, 512), (16, 8), 32)
+    with tempfile.TemporaryDirectory() as folder:
+        for formats in (*((name,) for name in ROM_FORMATS), ("mem", "bin")):
+            out = best_seconds(
+                lambda f=formats: lrbi.export_roms({"fc5": layer}, folder, formats=f), 3
+            )
+            back = []
+            home = best_seconds(lambda b=back: b.append(lrbi.import_roms(folder)), 3)
+            assert back[0] == {"fc5": layer}
+            name, wanted = " + ".join(formats), "< 5" if len(formats) > 1 else ""
+            yield Row("roms", f"export to {name}", out, "s", wanted)
+            yield Row("roms", f"import from {name}", home, "s", wanted)
+
+
+def random_factors(tile: tuple[int, int], grid: tuple[int, int], rank: int) -> lrbi.CompressedLayer:
+    """A layer of random factors: what is not measured need not be compressed."""
+    from lrbi.layout import pack_rows
+
+    rng, tiles = np.random.default_rng(0), grid[0] * grid[1]
+    shape = (tile[0] * grid[0], tile[1] * grid[1])
+    return lrbi.CompressedLayer(
+        shape=shape, source_shape=shape, tile=tile,
+        row_factors=pack_rows(rng.random((tiles, tile[0], rank)) < 0.1),
+        col_factors=pack_rows(rng.random((tiles, rank, tile[1])) < 0.1),
+        ranks=np.full(tiles, rank, dtype=np.uint16), sparsity_target=0.9, sparsity=0.9, cost=1.0,
+        kept=0.5, method=3, engine="hals", iterations=60, sparsity_per_tile=False, seed=0,
+    )  # fmt: skip
+
+
 def startup(_: Path | None) -> Iterator[Row]:
     """What ``lrbi --help`` and ``import lrbi`` cost beside ``python -c pass``."""
 
@@ -228,7 +261,9 @@ def lenet_fc1(data: Path) -> np.ndarray:
     return load_file(data / "weights/lenet5_mnist.safetensors")["5.weight"]
 
 
-BENCHMARKS = {run.__name__: run for run in (startup, tile, engines, scaling, decode, layers, lenet)}
+BENCHMARKS = {
+    run.__name__: run for run in (startup, tile, engines, scaling, decode, roms, layers, lenet)
+}
 
 
 def main() -> None:
