@@ -1,14 +1,16 @@
 """From Amaranth to Verilog, in one way for all tops."""
 
+import json
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import ClockDomain, Module, Signal
+from amaranth.hdl import Signal
 from amaranth.hdl._ir import PortDirection
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -20,41 +22,74 @@ _PASSES = """
 proc
 flatten -separator _
 opt_expr
+opt_clean
 opt_dff
 opt_clean -purge
 memory_collect
-attrmap -remove src -remove init -remove generator -remove top -remove amaranth.hierarchy
+attrmap -remove src -remove init -remove hdlname -remove generator -remove top
 attrmap -modattr -remove src -remove generator -remove top -remove amaranth.hierarchy
 write_verilog
 """
 
+CLOCK_PORTS = {"rst": ("clk", "rst"), "aresetn": ("aclk", "aresetn")}
+"""Names of clock and reset, by the style of reset."""
 
-def verilog(component: wiring.Component, *, name: str, reset: str, command: str) -> str:
+
+def verilog(
+    component: wiring.Component,
+    *,
+    name: str,
+    reset: str,
+    command: str,
+    roms: Mapping[str, str] | None = None,
+    vivado: bool = False,
+) -> str:
     """One flattened Verilog module ``name`` of a component.
 
     Ports are named by their path, joined by ``_``; clock and reset are ``clk`` and ``rst``, or
-    ``aclk`` and ``aresetn``. ``command`` is what makes the same file again. The text depends on
-    nothing but the component and the versions that its head names.
+    ``aclk`` and ``aresetn``. ``command`` is what makes the same file again. ``roms`` maps a
+    memory to the file that ``$readmemh`` initialises it from, unless :func:`rom_macro` is defined
+    and says another; all other memories start with no contents.
+    ``vivado`` adds the attributes by which Vivado recognises streams, clock and reset. The text
+    depends on nothing but the component and the versions that its head names.
     """
-    top, ports = _top(component, reset)
-    text = _run_yosys(rtlil.convert(top, name=name, ports=ports, emit_src=False))
-    body = text[text.index(f"module {name}(") :]
-    body = re.sub(r"  initial begin\n(    \S+\[\d+\] = \S+;\n)+  end\n", "", body)
-    return _head(command) + _keep_registers(_without_aliases(body))
+    text = _run_yosys(rtlil.convert(component, name=name, ports=_ports(component), emit_src=False))
+    body = _mark_unused(_without_aliases(_plain_names(text[text.index(f"module {name}(") :])))
+    roms = roms or {}
+
+    def initial(match: re.Match[str]) -> str:
+        memory = match[1]
+        read = f"  initial $readmemh(`{rom_macro(name, memory)}, {memory});\n"
+        return read if memory in roms else ""
+
+    body = re.sub(r"  initial begin\n(?:    (\w+)\[\d+\] = \S+;\n)+  end\n", initial, body)
+    head = _head(command)
+    for memory, file in roms.items():
+        macro = rom_macro(name, memory)
+        head += f'`ifndef {macro}\n`define {macro} "{file}"\n`endif\n\n'
+    ports = [*CLOCK_PORTS["rst"], *_ports(component)]
+    return head + _ansi_ports(_keep_registers(body), name, ports, reset, vivado)
+
+
+def rom_macro(name: str, memory: str) -> str:
+    """The macro that overrides the file of a module's memory."""
+    return f"{name}_{memory}_FILE".upper()
 
 
 def manifest(
     component: wiring.Component, *, name: str, config: DecoderConfig, command: str
 ) -> dict[str, Any]:
     """What a user of the module needs to know, as JSON keeps it."""
-    clock = ("clk", "rst") if config.reset == "rst" else ("aclk", "aresetn")
     return {
         "format": 1,
         "module": name,
         "command": command,
         "config": config.as_dict(),
         "ports": [
-            *({"name": port, "direction": "input", "width": 1} for port in clock),
+            *(
+                {"name": port, "direction": "input", "width": 1}
+                for port in CLOCK_PORTS[config.reset]
+            ),
             *(
                 {"name": port, "direction": direction.value, "width": len(signal)}
                 for port, (signal, direction) in _ports(component).items()
@@ -80,18 +115,25 @@ def instance(facts: dict[str, Any]) -> str:
 def core_file(facts: dict[str, Any]) -> str:
     """The module as a FuseSoC core (CAPI2), with targets default, sim and lint."""
     name = facts["module"]
+    # JSON's strings are YAML's. ROM files are copied to where the tools run, and look for them.
+    roms = "".join(
+        f"\n      - {json.dumps(rom['file'])}: {{copyto: {json.dumps(rom['file'])}}}"
+        for rom in facts.get("roms", [])
+    )
+    fileset = f"\n  roms:\n    files:{roms}\n    file_type: user" if roms else ""
+    description = json.dumps(f"Low-rank binary index decoder, made by: {facts['command']}")
     return f"""CAPI=2:
 name: "::{name}:{version("lrbi")}"
-description: "Low-rank binary index decoder, made by: {facts["command"]}"
+description: {description}
 
 filesets:
   rtl:
     files: [{name}.v]
-    file_type: verilogSource
+    file_type: verilogSource{fileset}
 
 targets:
   default: &default
-    filesets: [rtl]
+    filesets: [rtl{", roms" if roms else ""}]
     toplevel: {name}
   sim:
     <<: *default
@@ -104,25 +146,6 @@ targets:
         mode: lint-only
         verilator_options: [-Wall]
 """
-
-
-def _top(
-    component: wiring.Component, reset: str
-) -> tuple[Module, dict[str, tuple[Signal, PortDirection]]]:
-    """The component under a clock and a reset of the names asked for."""
-    m = Module()
-    domain = m.domains.sync = ClockDomain("sync")
-    if reset == "aresetn":
-        clock, resetting = Signal(name="aclk"), Signal(name="aresetn")
-        m.d.comb += [domain.clk.eq(clock), domain.rst.eq(~resetting)]
-    else:
-        clock, resetting = domain.clk, domain.rst
-    m.submodules.core = component
-    ports = {
-        clock.name: (clock, PortDirection.Input),
-        resetting.name: (resetting, PortDirection.Input),
-    }
-    return m, ports | _ports(component)
 
 
 def _ports(component: wiring.Component) -> dict[str, tuple[Signal, PortDirection]]:
@@ -161,23 +184,93 @@ def _head(command: str) -> str:
     )
 
 
+def _plain_names(text: str) -> str:
+    """Names without the ``$`` that tells equal ones apart, and so without Verilog's escapes."""
+    names = set(re.findall(r"[\w$]+", text))
+    for escaped in sorted(set(re.findall(r"\\(\w*\$[\w$]*) ", text))):
+        plain = escaped.replace("$", "_")
+        while plain in names:
+            plain += "_"
+        names.add(plain)
+        text = text.replace(f"\\{escaped} ", plain)
+    return text
+
+
+def _ansi_ports(text: str, name: str, ports: list[str], reset: str, vivado: bool) -> str:
+    """Declare the ports in the module's head, in their order; clock and reset as asked for."""
+    declared = {}
+    for port in ports:
+        found = re.search(
+            rf"^  (input|output) ((?:\[\d+:0\] )?){port};\n  (wire|reg) .*\n", text, re.MULTILINE
+        )
+        if found is None:
+            raise LrbiError(f"Yosys left no port {port} in {name}")
+        text = text.replace(found[0], "", 1)
+        declared[port] = f"{found[1]} {found[3]} {found[2]}"
+    text = text[text.index(");\n") + 3 :]
+    if reset == "aresetn":
+        text = "  wire rst = ~aresetn;\n" + re.sub(r"\bclk\b", "aclk", text)
+    names = [*CLOCK_PORTS[reset], *ports[2:]]
+    attributes = _vivado_attributes(names) if vivado else {}
+    lines = [
+        f"  {attributes.get(port, '')}{declaration}{port}"
+        for port, declaration in zip(names, declared.values(), strict=True)
+    ]
+    return f"module {name} (\n" + ",\n".join(lines) + "\n);\n" + text
+
+
+def _vivado_attributes(ports: list[str]) -> dict[str, str]:
+    """What Vivado's IP integrator needs to see streams, clock and reset in plain ports."""
+    streams = {port.rpartition("_")[0]: None for port in ports if "_axis_" in port}
+    attributes = {}
+    for port in ports:
+        stream, _, field = port.rpartition("_")
+        parameter = ""
+        if stream in streams:
+            info = f"xilinx.com:interface:axis:1.0 {stream} {field.upper()}"
+        elif port in ("clk", "aclk"):
+            info = f"xilinx.com:signal:clock:1.0 {port} CLK"
+            reset = "rst" if port == "clk" else "aresetn"
+            parameter = f"ASSOCIATED_BUSIF {':'.join(streams)}, ASSOCIATED_RESET {reset}"
+        elif port in ("rst", "aresetn"):
+            info = f"xilinx.com:signal:reset:1.0 {port} RST"
+            parameter = f"POLARITY ACTIVE_{'HIGH' if port == 'rst' else 'LOW'}"
+        else:
+            continue
+        attributes[port] = f'(* X_INTERFACE_INFO = "{info}" *)\n  '
+        if parameter:
+            attributes[port] += f'(* X_INTERFACE_PARAMETER = "{parameter}" *)\n  '
+    return attributes
+
+
 def _without_aliases(text: str) -> str:
     """Drop second names of a net that nothing reads: memory ports leave them behind."""
-    uses = Counter(re.findall(r"[\w$]+", text))
+    uses = Counter(re.findall(r"\w+", text))
     aliases = {
         name
-        for name in re.findall(r"^  assign \\?([\w$]+) +?= \\?[\w$]+ ?;$", text, re.MULTILINE)
+        for name in re.findall(r"^  assign (\w+) = \w+;$", text, re.MULTILINE)
         if uses[name] == 2  # declared, assigned
     }
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
-        match = re.match(r"  (?:assign|wire(?: \[\d+:\d+\])?) \\?([\w$]+)", line)
+        match = re.match(r"  (?:assign|wire(?: \[\d+:\d+\])?) (\w+)", line)
         if match and match[1] in aliases:
             while lines and lines[-1].startswith("  (*"):
                 lines.pop()  # what was said of it
             continue
         lines.append(line)
     return "".join(lines)
+
+
+def _mark_unused(text: str) -> str:
+    """Read the bits that nothing reads, as Yosys lists them, in a net whose name says so."""
+    attribute = r'  \(\* unused_bits = "[^"]*" \*\)\n'
+    declaration = r"(?:  \(\*.*\n)*  (?:wire|reg) (?:\[\d+:\d+\] )?(\w+);\n"
+    names = re.findall(attribute + declaration, text)
+    if not names:
+        return text
+    reader = f"  wire unused = &{{1'b0, {', '.join(names)}}};\n"
+    return re.sub(attribute, "", text).replace("endmodule", f"{reader}endmodule")
 
 
 def _keep_registers(text: str) -> str:

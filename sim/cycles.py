@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from lrbi.hw.rom import START_CLOCKS
+
 from lrbi.config import DecoderConfig
 
 
@@ -24,3 +26,12 @@ def mask_clocks(config: DecoderConfig, tiles: Sequence[tuple[int, int]]) -> list
         ip_over = first_row + ip_beats - 1
         clocks += range(first_row + config.latency, ip_over + config.latency + 1)
     return clocks
+
+
+def rom_mask_clocks(config: DecoderConfig, tiles: int) -> list[int]:
+    """The clock of every mask beat of the ROM decoder, counted from the clock of its start.
+
+    The sink always takes a beat. ``done`` comes in the clock after the last one.
+    """
+    frames = [(config.iz_depth, config.ip_depth)] * tiles
+    return [START_CLOCKS + clock for clock in mask_clocks(config, frames)]

@@ -1,13 +1,15 @@
-"""The decoder in Amaranth's own simulator: no external tool, and all frames checked on the way."""
+"""The decoders in Amaranth's own simulator: no external tool, and the stream rules checked."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amaranth.hdl import ClockDomain, Module
+from amaranth.hdl import ClockDomain, Module, Signal
+from amaranth.lib import wiring
 from amaranth.sim import Simulator
 from lrbi.hw.decoder import Decoder
+from lrbi.hw.rom import RomDecoder
 
 from lrbi.arrays import Bits
 from lrbi.config import DecoderConfig
@@ -44,9 +46,44 @@ class Run:
     tiles: list[Bits] = field(default_factory=list)
     """The mask of each tile, fill rows of its last beat included."""
     clocks: list[int] = field(default_factory=list)
-    """The clock on which each mask beat left; 0 is the first after reset."""
+    """The clock on which each mask beat left; 0 is the first after reset, or that of a start."""
     errors: list[bool] = field(default_factory=list)
     """The output ``error`` at each mask beat."""
+    end: int = 0
+    """The clock on which the run ended; of a ROM decoder, that of ``done`` or ``error``."""
+    done: bool = False
+    """Whether a ROM decoder ended with ``done``."""
+
+
+class _Sink:
+    """The receiver of mask beats: collects tiles, and holds the port to the rules of a stream."""
+
+    def __init__(self, config: DecoderConfig, run: Run) -> None:
+        self._config, self._run = config, run
+        self._words: list[int] = []
+        self._held: tuple[int, int] | None = None
+        self._idle = 0
+
+    def sample(
+        self, clock: int, *, valid: int, ready: int, data: int, last: int, error: int, moved: bool
+    ) -> None:
+        """Look at the port at the end of a clock; ``moved`` if anything passed at another port."""
+        run = self._run
+        taken = len(run.clocks)
+        if self._held is not None and (not valid or (data, last) != self._held):
+            raise CheckFailedError(f"Mask beat {taken} changed before it was taken, clock {clock}")
+        self._held = (data, last) if valid and not ready else None
+        self._idle = 0 if moved or (valid and ready) else self._idle + 1
+        if valid and ready:
+            self._words.append(data)
+            run.clocks.append(clock)
+            run.errors.append(bool(error))
+            if last:
+                rows = from_words(self._words, self._config.tile_cols, self._config.lanes)
+                run.tiles.append(rows)
+                self._words.clear()
+        if self._idle > _PATIENCE:
+            raise CheckFailedError(f"Decoder stands still at mask beat {taken}, clock {clock}")
 
 
 def decode(
@@ -65,27 +102,104 @@ def decode(
     """
     stalls = stalls or Stalls()
     dut = decoder(config=config)
-    top = Module()
-    top.domains.sync = domain = ClockDomain("sync")
-    top.submodules.decoder = dut
     iz_beats = [_frame(to_words(tile.col_factor, config.iz_rows)) for tile in tiles]
     ip_beats = [_frame(to_words(tile.row_factor, config.lanes)) for tile in tiles]
     expected = sum(map(len, ip_beats))
     run = Run()
 
-    async def bench(ctx: Any) -> None:
+    async def bench(ctx: Any, reset: Signal) -> None:
         if reset_at is not None:
             await _drive(ctx, dut, iz_beats, ip_beats, stalls, Run(), clocks=reset_at)
-            ctx.set(domain.rst, 1)
-            await ctx.tick()
-            ctx.set(domain.rst, 0)
+            await _reset(ctx, reset)
         await _drive(ctx, dut, iz_beats, ip_beats, stalls, run, beats=expected)
+
+    _simulate(dut, bench)
+    return run
+
+
+def play(
+    config: DecoderConfig,
+    tiles: Sequence[Tile],
+    ranges: Sequence[tuple[int, int]],
+    *,
+    stalls: Stalls | None = None,
+    reset_at: int | None = None,
+    decoder: type[RomDecoder] = RomDecoder,
+) -> list[Run]:
+    """Start a ROM decoder of these tiles on ranges of (first tile, count), one after the other.
+
+    Every tile has full rank and height. The clocks of each run count from its start, which comes
+    in the first clock where ``busy`` is low, so that the next start meets the ``done`` of the one
+    before. ``reset_at`` resets the first range on that clock, and starts all anew.
+    """
+    stalls = stalls or Stalls()
+    chance = random.Random(stalls.seed)
+    ip_words = [word for tile in tiles for word in to_words(tile.row_factor, config.lanes)]
+    iz_words = [word for tile in tiles for word in to_words(tile.col_factor, config.iz_rows)]
+    dut = decoder(config=config, tiles=len(tiles), ip_words=ip_words, iz_words=iz_words)
+    mask = dut.m_axis_mask
+    runs: list[Run] = []
+
+    async def one(ctx: Any, first: int, count: int, clocks: int | None) -> Run:
+        run = Run()
+        sink = _Sink(config, run)
+        ctx.set(dut.start, 1)
+        ctx.set(dut.first_tile, first)
+        ctx.set(dut.tile_count, count)
+        while clocks is None or run.end < clocks:
+            ctx.set(mask.tready, chance.random() >= stalls.mask)
+            *_, busy, done, valid, ready, data, last, error = await ctx.tick().sample(
+                dut.busy, dut.done, mask.tvalid, mask.tready, mask.tdata, mask.tlast, dut.error
+            )
+            if run.end == 0:
+                ctx.set(dut.start, 0)
+                # What is given with a start counts then and only then.
+                ctx.set(dut.first_tile, 0)
+                ctx.set(dut.tile_count, 0)
+            elif not busy:
+                run.done = bool(done)
+                run.errors.append(bool(error))
+                break
+            elif done:
+                raise CheckFailedError(f"Done is high while busy is, clock {run.end}")
+            sink.sample(
+                run.end, valid=valid, ready=ready, data=data, last=last, error=error, moved=False
+            )
+            run.end += 1
+        return run
+
+    async def bench(ctx: Any, reset: Signal) -> None:
+        if reset_at is not None:
+            await one(ctx, *ranges[0], reset_at)
+            await _reset(ctx, reset)
+        for first, count in ranges:
+            runs.append(await one(ctx, first, count, None))
+
+    _simulate(dut, bench)
+    return runs
+
+
+def _simulate(
+    dut: wiring.Component, bench: Callable[[Any, Signal], Coroutine[Any, Any, None]]
+) -> None:
+    """Run a bench on a component, with a clock and a reset of its own."""
+    top = Module()
+    top.domains.sync = domain = ClockDomain("sync")
+    top.submodules.dut = dut
+
+    async def testbench(ctx: Any) -> None:
+        await bench(ctx, domain.rst)
 
     simulator = Simulator(top)
     simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
+    simulator.add_testbench(testbench)
     simulator.run()
-    return run
+
+
+async def _reset(ctx: Any, reset: Signal) -> None:
+    ctx.set(reset, 1)
+    await ctx.tick()
+    ctx.set(reset, 0)
 
 
 def _frame(words: list[int]) -> list[tuple[int, int]]:
@@ -116,10 +230,8 @@ async def _drive(
     offered = [False, False]
     sent = [0, 0]
     mask = dut.m_axis_mask
-    words: list[int] = []
-    held: tuple[int, int] | None = None
-    idle = clock = taken = 0
-    while (beats is None or taken < beats) and (clocks is None or clock < clocks):
+    sink = _Sink(dut.config, run)
+    while (beats is None or len(run.clocks) < beats) and (clocks is None or run.end < clocks):
         for index, (port, queue, share) in enumerate(inputs):
             if not offered[index] and sent[index] < len(queue) and chance.random() >= share:
                 offered[index] = True
@@ -131,24 +243,13 @@ async def _drive(
             dut.s_axis_iz.tready, dut.s_axis_ip.tready,
             mask.tvalid, mask.tready, mask.tdata, mask.tlast, dut.error,
         )  # fmt: skip
-        if held is not None and (not valid or (data, last) != held):
-            raise CheckFailedError(f"Mask beat {taken} changed before it was taken, clock {clock}")
-        held = (data, last) if valid and not ready else None
-        idle += 1
+        moved = False
         for index, accepted in enumerate((iz_ready, ip_ready)):
             if offered[index] and accepted:
                 offered[index] = False
                 sent[index] += 1
-                idle = 0
-        if valid and ready:
-            words.append(data)
-            run.clocks.append(clock)
-            run.errors.append(bool(error))
-            taken, idle = taken + 1, 0
-            if last:
-                config = dut.config
-                run.tiles.append(from_words(words, config.tile_cols, config.lanes))
-                words.clear()
-        if idle > _PATIENCE:
-            raise CheckFailedError(f"Decoder stands still at mask beat {taken}, clock {clock}")
-        clock += 1
+                moved = True
+        sink.sample(
+            run.end, valid=valid, ready=ready, data=data, last=last, error=error, moved=moved
+        )
+        run.end += 1

@@ -1,114 +1,121 @@
 """``lrbi generate``."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lrbi.cli.options import PATH, Extent, json_option, message, print_json, verbosity
+from lrbi.cli.options import (
+    PATH,
+    Extent,
+    decoder_options,
+    json_option,
+    message,
+    print_json,
+    verbosity,
+)
 
 if TYPE_CHECKING:
     from lrbi.config import DecoderConfig
+    from lrbi.layer import CompressedLayer
 
 
 @click.command()
 @click.argument("file", type=PATH, required=False)
+@click.option(
+    "--top",
+    type=click.Choice(["stream", "rom"]),
+    default="stream",
+    show_default=True,
+    help="The decoder between streams, or one with a layer's factor ROMs inside.",
+)
+@click.option(
+    "--layer", metavar="NAME", help="With --top rom: the layer. [default: FILE's only one]"
+)
 @click.option("-k", "--rank", type=click.INT, metavar="K", help="Largest rank. [default: FILE's]")
 @click.option(
     "--tile", type=Extent(), metavar="RxC", help="Rows and columns of a tile. [default: FILE's]"
 )
-@click.option(
-    "-d",
-    "--stage-ranks",
-    type=click.INT,
-    default=6,
-    show_default=True,
-    metavar="D",
-    help="Ranks that one pipeline stage combines.",
-)
-@click.option(
-    "--lanes",
-    type=click.INT,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="I_p rows taken, and mask rows given, a clock.",
-)
-@click.option(
-    "--iz-rows", type=click.INT, default=1, show_default=True, metavar="N", help="I_z rows a beat."
-)
-@click.option(
-    "--reset",
-    type=click.Choice(["rst", "aresetn"]),
-    default="rst",
-    show_default=True,
-    help="Reset port: active high beside clk, or active low beside aclk; synchronous both.",
-)
+@decoder_options
 @click.option("--prefix", default="", metavar="TEXT", help="Put before the module's name.")
+@click.option(
+    "--vivado", is_flag=True, help="Mark streams, clock and reset for Vivado's IP integrator."
+)
 @click.option("-o", "--output", type=PATH, required=True, help="Folder to write to.")
 @json_option
 @verbosity
 def generate(
     file: Path | None,
+    top: str,
+    layer: str | None,
     rank: int | None,
     tile: tuple[int, int] | None,
-    stage_ranks: int,
-    lanes: int,
-    iz_rows: int,
-    reset: str,
     prefix: str,
+    vivado: bool,
     output: Path,
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    **options: Any,
 ) -> None:
     """Write the Verilog of a mask decoder: for a rank and tile size, or those of a factor FILE.
 
     OUTPUT then holds lrbi_decoder.v, one module without parameters; lrbi_decoder.json, its
     configuration, ports, latency and throughput; lrbi_decoder.veo, an instance to copy; and
-    lrbi_decoder.core, for FuseSoC.
+    lrbi_decoder.core, for FuseSoC. With --top rom the module is lrbi_rom_decoder, which plays the
+    tiles of one layer from its own ROMs, and the two ROM images stand beside it.
 
     \b
     lrbi generate --rank 16 --tile 64x64 -o rtl/
     lrbi generate fc1.lrbi --lanes 2 -o rtl/
+    lrbi generate fc1.lrbi --top rom -o rtl/
     """
     import json
     import re
 
     from lrbi.atomic import replacing, unwritable
     from lrbi.errors import InputError
-    from lrbi.hw.decoder import Decoder
-    from lrbi.hw.emit import core_file, instance, manifest, verilog
+    from lrbi.factorfile import load
+    from lrbi.hw.generate import decoder_files, rom_decoder_files
+    from lrbi.rom import file_stems
 
-    if not re.fullmatch(r"([A-Za-z_]\w*)?", prefix):
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", prefix):
         raise InputError(f"Prefix must be the beginning of a Verilog name, not {prefix!r}")
-    config = _config(
-        file, rank, tile, stage_ranks=stage_ranks, lanes=lanes, iz_rows=iz_rows, reset=reset
-    )
-    name = f"{prefix}lrbi_decoder"
-    command = (
-        f"lrbi generate --rank {config.rank} --tile {config.tile_rows}x{config.tile_cols} "
-        f"--stage-ranks {config.stage_ranks} --lanes {config.lanes} --iz-rows {config.iz_rows} "
-        f"--reset {config.reset} --prefix '{prefix}' -o DIR"
-    )
-    decoder = Decoder(config=config)
-    facts = manifest(decoder, name=name, config=config, command=command)
-    contents = {
-        f"{name}.v": verilog(decoder, name=name, reset=config.reset, command=command),
-        f"{name}.json": json.dumps(facts, indent=2) + "\n",
-        f"{name}.veo": instance(facts),
-        f"{name}.core": core_file(facts),
-    }
+    if layer is not None and top != "rom":
+        raise click.UsageError("--layer goes with --top rom only.")
+    layers = load(file) if file is not None else {}
+    if top == "rom":
+        if file is None or rank is not None or tile is not None:
+            raise click.UsageError("--top rom takes rank and tile from a factor file.")
+        name = layer if layer is not None else next(iter(layers))
+        if name not in layers or (layer is None and len(layers) > 1):
+            raise InputError(
+                f"Layer must be one of {', '.join(layers)}, not {layer or 'left open'}"
+            )
+        chosen = layers[name]
+        config = _config(file, {name: chosen}, None, None, options)
+        texts = rom_decoder_files(
+            chosen,
+            config,
+            source=(file.name, name),
+            stem=file_stems(layers)[name],
+            prefix=prefix,
+            vivado=vivado,
+        )
+    else:
+        config = _config(file, layers, rank, tile, options)
+        texts = decoder_files(config, prefix=prefix, vivado=vivado)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(output, error) from error
-    for file_name, text in contents.items():
+    for file_name, text in texts.items():
         with replacing(output / file_name) as temporary:
             temporary.write_text(text)
     if as_json:
-        print_json(facts)
-    message(f"wrote {', '.join(contents)} to {output}", quiet=quiet)
+        print_json(json.loads(next(text for name, text in texts.items() if name.endswith(".json"))))
+    message(f"wrote {', '.join(texts)} to {output}", quiet=quiet)
     detail = f"latency {config.latency} clocks; {config.mask_width} mask bits a clock"
     message(
         f"{detail}, every clock from tiles of {config.full_rate_beats} beats on",
@@ -117,15 +124,17 @@ def generate(
 
 
 def _config(
-    file: Path | None, rank: int | None, tile: tuple[int, int] | None, **options: object
+    file: Path | None,
+    layers: "Mapping[str, CompressedLayer]",
+    rank: int | None,
+    tile: tuple[int, int] | None,
+    options: dict[str, Any],
 ) -> "DecoderConfig":
-    """The configuration that the options ask for, what they leave open taken from FILE."""
+    """The configuration that the options ask for, what they leave open taken from FILE's layers."""
     from lrbi.config import DecoderConfig
     from lrbi.errors import InputError
-    from lrbi.factorfile import load
 
-    if file is not None:
-        layers = load(file)
+    if layers:
         sizes = sorted({layer.tile for layer in layers.values()})
         needed = max(layer.rank for layer in layers.values())
         if tile is None and len(sizes) > 1:
@@ -138,4 +147,4 @@ def _config(
         rank, tile = rank or needed, sizes[0]
     if rank is None or tile is None:
         raise click.UsageError("Give a factor file, or --rank and --tile.")
-    return DecoderConfig(rank=rank, tile_rows=tile[0], tile_cols=tile[1], **options)  # type: ignore[arg-type]
+    return DecoderConfig(rank=rank, tile_rows=tile[0], tile_cols=tile[1], **options)

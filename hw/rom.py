@@ -1,0 +1,252 @@
+"""The ROM-backed decoder ``lrbi_rom_decoder``: one layer's factors, played on command."""
+
+from collections.abc import Sequence
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+from lrbi.hw.array import plus_one
+from lrbi.hw.axis import Axis
+from lrbi.hw.decoder import Decoder
+
+from lrbi.config import DecoderConfig
+
+START_CLOCKS = 4
+"""Clocks from a start to the first beats that the ROMs offer the decoder."""
+
+
+class RomPlayer(wiring.Component):
+    """Plays tiles out of a ROM: a frame each, a word a beat, a beat a clock.
+
+    The first beat is valid two clocks after ``start``. The ROM is read into its output register,
+    as block RAM wants it, and ``tdata`` is that register.
+
+    Parameters
+    ----------
+    width
+        Bits of a word.
+    tile_words
+        Words of a tile.
+    tiles
+        Tiles in the ROM.
+    words
+        The ROM's contents; zero where they are not given.
+
+    Members
+    -------
+    start : In(1)
+        Play ``count`` tiles, at least one, from ``first`` on; only while nothing plays.
+    first : In(range(tiles + 1))
+        Number of the first tile; the clock before ``start`` too.
+    count : In(range(tiles + 1))
+        How many.
+    stream : Out(Axis(width))
+        The frames.
+    """
+
+    def __init__(
+        self, *, width: int, tile_words: int, tiles: int, words: Sequence[int] = ()
+    ) -> None:
+        self.width, self.tile_words, self.tiles, self.words = width, tile_words, tiles, words
+        super().__init__(
+            {
+                "start": In(1),
+                "first": In(range(tiles + 1)),
+                "count": In(range(tiles + 1)),
+                "stream": Out(Axis(width)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """The hardware."""
+        m = Module()
+        depth = self.tiles * self.tile_words
+        m.submodules.rom = rom = memory.Memory(shape=self.width, depth=depth, init=self.words)
+        read = rom.read_port()
+
+        # What is read next: its address, the words of its tile and the tiles that follow it.
+        shift = (self.tile_words & -self.tile_words).bit_length() - 1  # zeros that end tile_words
+        base = Signal(range(depth >> shift), reset_less=True)
+        address = Signal(range(depth), reset_less=True)
+        words_left = Signal(range(self.tile_words), reset_less=True)
+        tiles_left = Signal.like(self.count, reset_less=True)
+        playing = Signal()
+        valid = Signal()
+        last = Signal(reset_less=True)
+        advance = Signal()
+        final = Signal()  # the word is its tile's last
+        m.d.comb += [
+            advance.eq(~valid | self.stream.tready),
+            final.eq(~words_left.any()),
+            read.addr.eq(address),
+            read.en.eq(advance),
+            self.stream.tdata.eq(read.data),
+            self.stream.tvalid.eq(valid),
+            self.stream.tlast.eq(last),
+        ]
+        # Where the first tile begins: a product that has a clock to itself.
+        m.d.sync += base.eq(self.first * (self.tile_words >> shift))
+        with m.If(advance):
+            m.d.sync += [valid.eq(playing), last.eq(final)]
+        with m.If(advance & playing):
+            m.d.sync += [
+                address.eq(plus_one(address)),
+                words_left.eq(Mux(final, self.tile_words - 1, minus_one(words_left))),
+            ]
+            with m.If(final):
+                m.d.sync += tiles_left.eq(minus_one(tiles_left))
+                with m.If(is_one(tiles_left)):
+                    m.d.sync += playing.eq(0)
+        with m.If(self.start):
+            m.d.sync += [
+                playing.eq(1),
+                address.eq(Cat(Const(0, shift), base)),
+                words_left.eq(self.tile_words - 1),
+                tiles_left.eq(self.count),
+            ]
+        return m
+
+
+class RomDecoder(wiring.Component):
+    """Decodes the tiles of one layer from its own ROMs, ``lanes`` mask rows a clock.
+
+    A start is sampled while ``busy`` is low, and raises it. Two clocks later, either ``error``
+    says that the range of tiles goes beyond the last one, or there was nothing to play and
+    ``done`` says so, or the tiles play: every one with R rows and k ranks, padding included. The
+    clock after the last mask beat was taken, ``busy`` falls and ``done`` is high for one clock::
+
+        clock      s     s+1   s+2   s+3   s+4           t       t+1
+        start      high
+        busy             high  high  ...                 high    low
+        I_z, I_p                           first beats
+        mask                                             last
+        done                                                     high
+
+    Parameters
+    ----------
+    config
+        The decoder's configuration: rank, tile, lanes and rows a beat are those of the ROMs.
+    tiles
+        Tiles of the layer.
+    ip_words, iz_words
+        The ROMs' contents; zero where they are not given.
+
+    Members
+    -------
+    start : In(1)
+        Play a range of tiles; ignored while ``busy``.
+    first_tile, tile_count : In(range(tiles + 1))
+        The range, sampled with ``start``.
+    busy : Out(1)
+        A start is being served.
+    done : Out(1)
+        All mask beats of the range have been taken; one clock.
+    error : Out(1)
+        The last start asked for tiles beyond the last one, and nothing was played; until the
+        next start.
+    m_axis_mask : Out(Axis(lanes * C))
+        Mask rows, a frame a tile.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: DecoderConfig,
+        tiles: int,
+        ip_words: Sequence[int] = (),
+        iz_words: Sequence[int] = (),
+    ) -> None:
+        self.config, self.tiles = config, tiles
+        self.ip_words, self.iz_words = ip_words, iz_words
+        super().__init__(
+            {
+                "start": In(1),
+                "first_tile": In(range(tiles + 1)),
+                "tile_count": In(range(tiles + 1)),
+                "busy": Out(1),
+                "done": Out(1),
+                "error": Out(1),
+                "m_axis_mask": Out(Axis(config.mask_width)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """The hardware."""
+        m = Module()
+        config, mask = self.config, self.m_axis_mask
+        m.submodules.decoder = decoder = Decoder(config=config)
+        m.submodules.ip = ip = RomPlayer(
+            width=config.ip_width,
+            tile_words=config.ip_depth,
+            tiles=self.tiles,
+            words=self.ip_words,
+        )
+        m.submodules.iz = iz = RomPlayer(
+            width=config.iz_width,
+            tile_words=config.iz_depth,
+            tiles=self.tiles,
+            words=self.iz_words,
+        )
+        connect(m, ip.stream, decoder.s_axis_ip)
+        connect(m, iz.stream, decoder.s_axis_iz)
+        connect(m, decoder.m_axis_mask, flipped(mask))
+
+        # A start is looked at in the clock after it was sampled, and served in the next.
+        first = Signal.like(self.first_tile, reset_less=True)
+        count = Signal.like(self.tile_count, reset_less=True)  # tiles whose mask is not out yet
+        sampled = Signal()
+        checked = Signal()
+        stop = Signal(len(first) + 1)
+        m.d.comb += stop.eq(first + count)
+        go = Signal()
+        for player in (ip, iz):
+            m.d.comb += [player.first.eq(first), player.count.eq(count), player.start.eq(go)]
+        over = Signal()  # the last beat of a tile passes
+        m.d.comb += [
+            over.eq(mask.tvalid & mask.tready & mask.tlast),
+            sampled.eq(self.start & ~self.busy),
+        ]
+        m.d.sync += [checked.eq(sampled), go.eq(0), self.done.eq(0)]
+        with m.If(over):
+            m.d.sync += count.eq(minus_one(count))
+            with m.If(is_one(count)):
+                m.d.sync += [self.busy.eq(0), self.done.eq(1)]
+        with m.If(checked):
+            with m.If(above(stop, self.tiles)):
+                m.d.sync += [self.busy.eq(0), self.error.eq(1)]
+            with m.Elif(~count.any()):
+                m.d.sync += [self.busy.eq(0), self.done.eq(1)]
+            with m.Else():
+                m.d.sync += go.eq(1)
+        with m.If(sampled):
+            m.d.sync += [
+                first.eq(self.first_tile),
+                count.eq(self.tile_count),
+                self.busy.eq(1),
+                self.error.eq(0),
+            ]
+        return m
+
+
+# Arithmetic and comparisons with constants, bit by bit: as operators, Yosys writes them with
+# constants of another width, which lint tools report.
+
+
+def minus_one(value: Value) -> Value:
+    """``value - 1`` in as many bits as it has."""
+    return Cat(bit ^ ~value[:index].any() for index, bit in enumerate(value))
+
+
+def is_one(value: Value) -> Value:
+    """``value == 1``."""
+    return value[0] & ~value[1:].any()
+
+
+def above(value: Value, limit: int) -> Value:
+    """``value > limit``: it has a one where the limit has none, and all of its ones above that."""
+    ones = [bit for bit in range(len(value)) if limit >> bit & 1]
+    return Cat(
+        Cat(value[bit], *(value[one] for one in ones if one > bit)).all()
+        for bit in range(len(value))
+        if bit not in ones
+    ).any()
