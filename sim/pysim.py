@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from amaranth.hdl import ClockDomain, Module, Signal
@@ -10,6 +12,7 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 from lrbi.hw.decoder import Decoder
 from lrbi.hw.rom import RomDecoder
+from lrbi.sim.scene import Frames, Outcome, Scene, Scoreboard, Stalls
 
 from lrbi.arrays import Bits
 from lrbi.config import DecoderConfig
@@ -29,22 +32,14 @@ class Tile:
     """I_z: rank x C; ranks that are not sent are zero."""
 
 
-@dataclass(frozen=True)
-class Stalls:
-    """How often each port holds back a beat, from 0 (never) to below 1."""
-
-    iz: float = 0.0
-    ip: float = 0.0
-    mask: float = 0.0
-    seed: int = 0
-
-
 @dataclass
 class Run:
     """What came out."""
 
-    tiles: list[Bits] = field(default_factory=list)
-    """The mask of each tile, fill rows of its last beat included."""
+    config: DecoderConfig
+    """The decoder's configuration."""
+    frames: Frames = field(default_factory=list)
+    """The mask beats of each tile."""
     clocks: list[int] = field(default_factory=list)
     """The clock on which each mask beat left; 0 is the first after reset, or that of a start."""
     errors: list[bool] = field(default_factory=list)
@@ -54,66 +49,91 @@ class Run:
     done: bool = False
     """Whether a ROM decoder ended with ``done``."""
 
+    @property
+    def tiles(self) -> list[Bits]:
+        """The mask of each tile, fill rows of its last beat included."""
+        config = self.config
+        return [from_words(frame, config.tile_cols, config.lanes) for frame in self.frames]
+
+
+class StoppedError(CheckFailedError):
+    """A decoder broke a rule or stands still; ``run`` is what came before."""
+
+    def __init__(self, what: str, run: Run, beat: int) -> None:
+        super().__init__(f"{what} at mask beat {len(run.clocks)}, clock {run.end}")
+        self.what, self.run, self.beat = what, run, beat
+
 
 class _Sink:
-    """The receiver of mask beats: collects tiles, and holds the port to the rules of a stream."""
+    """The receiver of mask beats: collects frames, and holds the port to the rules of a stream."""
 
-    def __init__(self, config: DecoderConfig, run: Run) -> None:
-        self._config, self._run = config, run
+    def __init__(self, run: Run, progress: Callable[[int], None]) -> None:
+        self.run, self._progress = run, progress
         self._words: list[int] = []
         self._held: tuple[int, int] | None = None
         self._idle = 0
 
     def sample(
-        self, clock: int, *, valid: int, ready: int, data: int, last: int, error: int, moved: bool
+        self, *, valid: int, ready: int, data: int, last: int, error: int, moved: bool = False
     ) -> None:
         """Look at the port at the end of a clock; ``moved`` if anything passed at another port."""
-        run = self._run
-        taken = len(run.clocks)
+        run = self.run
         if self._held is not None and (not valid or (data, last) != self._held):
-            raise CheckFailedError(f"Mask beat {taken} changed before it was taken, clock {clock}")
+            self._stop("an offered mask beat changed before it was taken")
         self._held = (data, last) if valid and not ready else None
         self._idle = 0 if moved or (valid and ready) else self._idle + 1
         if valid and ready:
             self._words.append(data)
-            run.clocks.append(clock)
+            run.clocks.append(run.end)
             run.errors.append(bool(error))
             if last:
-                rows = from_words(self._words, self._config.tile_cols, self._config.lanes)
-                run.tiles.append(rows)
-                self._words.clear()
+                run.frames.append(self._words)
+                self._progress(len(self._words))
+                self._words = []
         if self._idle > _PATIENCE:
-            raise CheckFailedError(f"Decoder stands still at mask beat {taken}, clock {clock}")
+            self._stop(f"nothing moved for {_PATIENCE} clocks")
+        run.end += 1
+
+    def _stop(self, what: str) -> None:
+        raise StoppedError(what, self.run, len(self._words))
 
 
-def decode(
+def decode(config: DecoderConfig, tiles: Sequence[Tile], **options: Any) -> Run:
+    """Play tiles through the stream decoder; see :func:`decode_frames`."""
+    iz = [to_words(tile.col_factor, config.iz_rows) for tile in tiles]
+    ip = [to_words(tile.row_factor, config.lanes) for tile in tiles]
+    return decode_frames(config, iz, ip, **options)
+
+
+def decode_frames(
     config: DecoderConfig,
-    tiles: Sequence[Tile],
+    iz: Frames,
+    ip: Frames,
     *,
     stalls: Stalls | None = None,
     reset_at: int | None = None,
     decoder: type[Decoder] = Decoder,
+    waves: Path | None = None,
+    progress: Callable[[int], None] = lambda beats: None,
 ) -> Run:
-    """Play tiles through the decoder and give back what it made of them.
+    """Play frames through the stream decoder and give back what it made of them.
 
     The stream rules are enforced on the mask port: a beat that is offered stays as it is until it
     is taken. A design that offers and takes nothing for a long time is given up on.
-    ``reset_at`` resets it on that clock, and starts all tiles anew.
+    ``reset_at`` resets it on that clock, and starts all frames anew. ``waves`` is a VCD file to
+    write.
     """
     stalls = stalls or Stalls()
     dut = decoder(config=config)
-    iz_beats = [_frame(to_words(tile.col_factor, config.iz_rows)) for tile in tiles]
-    ip_beats = [_frame(to_words(tile.row_factor, config.lanes)) for tile in tiles]
-    expected = sum(map(len, ip_beats))
-    run = Run()
+    run = Run(config)
 
     async def bench(ctx: Any, reset: Signal) -> None:
         if reset_at is not None:
-            await _drive(ctx, dut, iz_beats, ip_beats, stalls, Run(), clocks=reset_at)
+            await _drive(ctx, dut, iz, ip, stalls, _Sink(Run(config), _nobody), clocks=reset_at)
             await _reset(ctx, reset)
-        await _drive(ctx, dut, iz_beats, ip_beats, stalls, run, beats=expected)
+        await _drive(ctx, dut, iz, ip, stalls, _Sink(run, progress), beats=sum(map(len, ip)))
 
-    _simulate(dut, bench)
+    _simulate(dut, bench, waves)
     return run
 
 
@@ -121,28 +141,41 @@ def play(
     config: DecoderConfig,
     tiles: Sequence[Tile],
     ranges: Sequence[tuple[int, int]],
+    **options: Any,
+) -> list[Run]:
+    """Start a ROM decoder of these tiles, all of full rank and height; see :func:`play_words`."""
+    ip_words = [word for tile in tiles for word in to_words(tile.row_factor, config.lanes)]
+    iz_words = [word for tile in tiles for word in to_words(tile.col_factor, config.iz_rows)]
+    return play_words(config, len(tiles), ip_words, iz_words, ranges, **options)
+
+
+def play_words(
+    config: DecoderConfig,
+    tiles: int,
+    ip_words: Sequence[int],
+    iz_words: Sequence[int],
+    ranges: Sequence[tuple[int, int]],
     *,
     stalls: Stalls | None = None,
     reset_at: int | None = None,
     decoder: type[RomDecoder] = RomDecoder,
+    waves: Path | None = None,
+    progress: Callable[[int], None] = lambda beats: None,
 ) -> list[Run]:
-    """Start a ROM decoder of these tiles on ranges of (first tile, count), one after the other.
+    """Start a ROM decoder on ranges of (first tile, count), one after the other.
 
-    Every tile has full rank and height. The clocks of each run count from its start, which comes
-    in the first clock where ``busy`` is low, so that the next start meets the ``done`` of the one
-    before. ``reset_at`` resets the first range on that clock, and starts all anew.
+    The clocks of each run count from its start, which comes in the first clock where ``busy`` is
+    low, so that the next start meets the ``done`` of the one before. ``reset_at`` resets the first
+    range on that clock, and starts all anew.
     """
     stalls = stalls or Stalls()
     chance = random.Random(stalls.seed)
-    ip_words = [word for tile in tiles for word in to_words(tile.row_factor, config.lanes)]
-    iz_words = [word for tile in tiles for word in to_words(tile.col_factor, config.iz_rows)]
-    dut = decoder(config=config, tiles=len(tiles), ip_words=ip_words, iz_words=iz_words)
+    dut = decoder(config=config, tiles=tiles, ip_words=ip_words, iz_words=iz_words)
     mask = dut.m_axis_mask
     runs: list[Run] = []
 
-    async def one(ctx: Any, first: int, count: int, clocks: int | None) -> Run:
-        run = Run()
-        sink = _Sink(config, run)
+    async def one(ctx: Any, run: Run, first: int, count: int, clocks: int | None = None) -> None:
+        sink = _Sink(run, progress if clocks is None else _nobody)
         ctx.set(dut.start, 1)
         ctx.set(dut.first_tile, first)
         ctx.set(dut.tile_count, count)
@@ -159,28 +192,69 @@ def play(
             elif not busy:
                 run.done = bool(done)
                 run.errors.append(bool(error))
-                break
+                return
             elif done:
-                raise CheckFailedError(f"Done is high while busy is, clock {run.end}")
-            sink.sample(
-                run.end, valid=valid, ready=ready, data=data, last=last, error=error, moved=False
-            )
-            run.end += 1
-        return run
+                raise StoppedError("done was high while busy was", run, 0)
+            sink.sample(valid=valid, ready=ready, data=data, last=last, error=error)
 
     async def bench(ctx: Any, reset: Signal) -> None:
         if reset_at is not None:
-            await one(ctx, *ranges[0], reset_at)
+            await one(ctx, Run(config), *ranges[0], reset_at)
             await _reset(ctx, reset)
         for first, count in ranges:
-            runs.append(await one(ctx, first, count, None))
+            runs.append(Run(config))
+            await one(ctx, runs[-1], first, count)
 
-    _simulate(dut, bench)
+    _simulate(dut, bench, waves)
     return runs
 
 
+def play_scene(
+    config: DecoderConfig,
+    scene: Scene,
+    *,
+    roms: tuple[int, Sequence[int], Sequence[int]] | None = None,
+    waves: Path | None = None,
+    progress: Callable[[int], None] = lambda beats: None,
+) -> Outcome:
+    """Play a scene on the stream decoder, or on a ROM decoder of tiles, I_p and I_z words."""
+    scoreboard = Scoreboard(scene.mask, Outcome())
+    outcome = scoreboard.outcome
+    options: dict[str, Any] = {"stalls": scene.stalls, "reset_at": scene.reset_at}
+    options |= {"waves": waves, "progress": progress}
+    runs: list[Run] = []
+    try:
+        if roms is None:
+            runs = [decode_frames(config, scene.iz, scene.ip, **options)]
+        else:
+            runs = play_words(config, *roms, scene.ranges, **options)
+    except StoppedError as error:
+        runs = [error.run]
+        outcome.stopped = error.what
+        outcome.stopped_at = (len(error.run.frames), error.beat)
+    start = 0
+    for run in runs:
+        clocks, errors = iter(run.clocks), iter(run.errors)
+        for frame in run.frames:
+            at = [next(clocks) for _ in frame]
+            raised = [next(errors) for _ in frame]
+            scoreboard.frame(frame, (start + at[0], start + at[-1]), raised[-1])
+        start += run.end
+        if roms is not None and not run.done and not outcome.stopped:
+            outcome.stopped = "busy fell without done"
+    if not scoreboard.drained and not outcome.stopped:
+        outcome.stopped = "fewer frames came than there must be"
+    return outcome
+
+
+def _nobody(beats: int) -> None:
+    """Hears of progress, and does nothing."""
+
+
 def _simulate(
-    dut: wiring.Component, bench: Callable[[Any, Signal], Coroutine[Any, Any, None]]
+    dut: wiring.Component,
+    bench: Callable[[Any, Signal], Coroutine[Any, Any, None]],
+    waves: Path | None,
 ) -> None:
     """Run a bench on a component, with a clock and a reset of its own."""
     top = Module()
@@ -191,9 +265,12 @@ def _simulate(
         await bench(ctx, domain.rst)
 
     simulator = Simulator(top)
-    simulator.add_clock(1e-6)
+    simulator.add_clock(1e-8)
     simulator.add_testbench(testbench)
-    simulator.run()
+    with ExitStack() as stack:
+        if waves is not None:
+            stack.enter_context(simulator.write_vcd(str(waves)))
+        simulator.run()
 
 
 async def _reset(ctx: Any, reset: Signal) -> None:
@@ -202,18 +279,13 @@ async def _reset(ctx: Any, reset: Signal) -> None:
     ctx.set(reset, 0)
 
 
-def _frame(words: list[int]) -> list[tuple[int, int]]:
-    """Beats as (tdata, tlast)."""
-    return [(word, int(index == len(words) - 1)) for index, word in enumerate(words)]
-
-
 async def _drive(
     ctx: Any,
     dut: Decoder,
-    iz_frames: list[list[tuple[int, int]]],
-    ip_frames: list[list[tuple[int, int]]],
+    iz_frames: Frames,
+    ip_frames: Frames,
     stalls: Stalls,
-    run: Run,
+    sink: _Sink,
     *,
     beats: int | None = None,
     clocks: int | None = None,
@@ -221,7 +293,7 @@ async def _drive(
     """Run until ``beats`` mask beats were taken, or for a number of clocks."""
     chance = random.Random(stalls.seed)
     inputs = [
-        (port, [beat for frame in frames for beat in frame], share)
+        (port, [beat for frame in frames for beat in _beats(frame)], share)
         for port, frames, share in (
             (dut.s_axis_iz, iz_frames, stalls.iz),
             (dut.s_axis_ip, ip_frames, stalls.ip),
@@ -229,8 +301,7 @@ async def _drive(
     ]
     offered = [False, False]
     sent = [0, 0]
-    mask = dut.m_axis_mask
-    sink = _Sink(dut.config, run)
+    mask, run = dut.m_axis_mask, sink.run
     while (beats is None or len(run.clocks) < beats) and (clocks is None or run.end < clocks):
         for index, (port, queue, share) in enumerate(inputs):
             if not offered[index] and sent[index] < len(queue) and chance.random() >= share:
@@ -249,7 +320,9 @@ async def _drive(
                 offered[index] = False
                 sent[index] += 1
                 moved = True
-        sink.sample(
-            run.end, valid=valid, ready=ready, data=data, last=last, error=error, moved=moved
-        )
-        run.end += 1
+        sink.sample(valid=valid, ready=ready, data=data, last=last, error=error, moved=moved)
+
+
+def _beats(words: list[int]) -> list[tuple[int, int]]:
+    """A frame's beats as (tdata, tlast)."""
+    return [(word, int(index == len(words) - 1)) for index, word in enumerate(words)]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from lrbi.hw.array import LoadPlan
 from lrbi.sim.cycles import mask_clocks
-from lrbi.sim.pysim import Stalls, Tile, decode
+from lrbi.sim.pysim import Tile, decode
+from lrbi.sim.scene import Stalls
 
 from lrbi import boolean_product
 from lrbi.config import DecoderConfig

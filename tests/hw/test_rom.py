@@ -11,7 +11,8 @@ from amaranth.hdl import Const, Module, Signal
 from amaranth.sim import Simulator
 from lrbi.hw.rom import above, is_one, minus_one
 from lrbi.sim.cycles import rom_mask_clocks
-from lrbi.sim.pysim import Stalls, Tile, play
+from lrbi.sim.pysim import Tile, play
+from lrbi.sim.scene import Stalls
 
 from lrbi import boolean_product
 from lrbi.config import DecoderConfig

