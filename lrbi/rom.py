@@ -1,6 +1,5 @@
 """Factor ROMs: the words that a layer's factors make, tile after tile."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -114,18 +113,3 @@ def hex_lines(image: RomImage) -> Iterable[str]:
 def mem_text(image: RomImage) -> str:
     """The image as ``$readmemh`` reads it: a word a line."""
     return "\n".join(hex_lines(image)) + "\n"
-
-
-def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """What the files of each layer begin with: its name as file systems and tools take it."""
-    stems: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in names:
-        plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-        stem, count = plain, 1
-        while stem.lower() in taken:
-            count += 1
-            stem = f"{plain}-{count}"
-        taken.add(stem.lower())
-        stems[name] = stem
-    return stems

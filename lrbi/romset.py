@@ -134,7 +134,6 @@ def export_roms(
             "factors_sha256": digest(layers),
             "layers": entries,
         }
-        manifest["sha256"] = _digest(manifest)
         manifest_file.write_text(_manifest_text(manifest))
     _remove_stale(folder, former, {name for name, _ in _files(manifest)})
     return manifest
@@ -326,15 +325,6 @@ def _write_layer(
     return entry
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest without its own digest, whatever the spaces in its file."""
-    body = {key: value for key, value in manifest.items() if key != "sha256"}
-    text = json.dumps(
-        body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _manifest_text(manifest: Mapping[str, Any]) -> str:
     text = json.dumps(manifest, indent=2, allow_nan=False)
     # Numbers of tiles on one line, not on one each; no string of JSON holds a line feed.
@@ -429,13 +419,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise _NewerError(
             f"its format is {number}, and this version reads up to {FORMAT} (update lrbi)"
         )
-    try:
-        if manifest.get("sha256") != _digest(manifest):
-            raise _FolderError(f"its {MANIFEST} does not match its digest, so it is damaged")
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, _FolderError):
-            raise
-        raise _FolderError(f"its {MANIFEST} is not as lrbi writes it") from error
     _check_manifest(manifest)
     return manifest
 

@@ -82,11 +82,6 @@ def play(
         plan = {"parent": os.getpid(), "scenes": [scene.to_json() for scene in scenes]}
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "progress").write_text("0")
-        names = {
-            "LRBI_PLAN": "plan.json",
-            "LRBI_RESULT": "result.json",
-            "LRBI_PROGRESS": "progress",
-        }
         runner.watch = lambda: progress(int((folder / "progress").read_text() or 0))
         runner.heard = folder / "progress"
         log = folder / "log"
@@ -104,8 +99,13 @@ def play(
                 build_dir=build,
                 test_dir=folder,
                 results_xml=str(folder / "results.xml"),
-                extra_env={f"LRBI_{key}": str(folder / file) for key, file in files_there.items()}
-                | {"COCOTB_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"},
+                extra_env={
+                    "LRBI_PLAN": str(folder / "plan.json"),
+                    "LRBI_RESULT": str(folder / "result.json"),
+                    "LRBI_PROGRESS": str(folder / "progress"),
+                    "COCOTB_LOG_LEVEL": "ERROR",
+                    "PYTHONWARNINGS": "ignore",
+                },
                 log_file=str(log),
                 timescale=_TIMESCALE,
                 waves=bool(waves),

@@ -78,7 +78,7 @@ def generate(
     from lrbi.errors import InputError
     from lrbi.factorfile import load
     from lrbi.hw.generate import decoder_files, rom_decoder_files
-    from lrbi.rom import file_stems
+    from lrbi.romset import file_stems
 
     if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", prefix):
         raise InputError(f"Prefix must be the beginning of a Verilog name, not {prefix!r}")
@@ -99,7 +99,7 @@ def generate(
             chosen,
             config,
             source=(file.name, name),
-            stem=file_stems(layers)[name],
+            stem=file_stems(layers)[name][0],
             prefix=prefix,
             vivado=vivado,
         )

@@ -21,7 +21,7 @@ from lrbi.layer import CompressedLayer
 from lrbi.layout import pack_rows
 from lrbi.rom import mask_image, rom_images
 from lrbi.romfiles import FORMATS
-from lrbi.romset import _digest, export_roms, file_stems, import_roms, read_roms
+from lrbi.romset import export_roms, file_stems, import_roms, read_roms
 
 SIMULATORS = ["verilator", *(["icarus"] if shutil.which("iverilog") else [])]
 
@@ -61,11 +61,10 @@ def contents(folder):
 
 
 def rewrite(folder, change):
-    """Change a manifest, and give it a right digest."""
+    """Change a manifest."""
     path = Path(folder) / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    manifest["sha256"] = _digest(manifest)
     path.write_text(json.dumps(manifest))
 
 
@@ -293,7 +292,7 @@ def refusal(folder, **options):
 
 
 class TestReading:
-    def test_every_damaged_byte_is_refused(self, tmp_path):
+    def test_a_damaged_byte_is_refused_or_changes_nothing(self, tmp_path):
         layer = random_layer(np.random.default_rng(1), (3, 5), (1, 1), 2)
         export_roms({"a": layer}, tmp_path, formats=ROM_FORMATS, vectors=True)
         whole = contents(tmp_path)
@@ -303,8 +302,13 @@ class TestReading:
                 damaged = bytearray(content)
                 damaged[at] ^= 1 << at % 8
                 (tmp_path / name).write_bytes(damaged)
-                with pytest.raises(InputError):
-                    import_roms(tmp_path)
+                try:
+                    found = import_roms(tmp_path)
+                except InputError:
+                    continue
+                # What says nothing of the layers, as a base address' spelling, may be damaged.
+                assert name == "manifest.json"
+                assert found == {"a": layer}
             (tmp_path / name).write_bytes(content)
         assert import_roms(tmp_path) == {"a": layer}
 
@@ -496,14 +500,14 @@ class TestReading:
         path = folder / "manifest.json"
         text = path.read_text()
         start = f"ROM folder {folder} cannot be used: its manifest.json "
-        path.write_text(text.replace('"kept": 0', '"kept": 1'))
-        assert refusal(folder) == start + "does not match its digest, so it is damaged"
+        path.write_text(text.replace('"seed": 0', '"seed": 7'))
+        assert refusal(folder).endswith("its layers do not match factors_sha256")
         path.write_text(text[:-20])
         assert refusal(folder) == start + "is no JSON, so it is damaged"
         path.write_bytes(b"\xff\xfe" + text.encode())
         assert refusal(folder) == start + "is no JSON, so it is damaged"
-        path.write_text(text.replace('"lanes": 1', '"lanes": NaN', 1))
-        assert refusal(folder) == start + "is not as lrbi writes it"
+        path.write_text(text.replace('"lanes": 1', '"lanes": NaN'))
+        assert refusal(folder).endswith("config must be whole numbers of at least 1")
         path.write_text("[" * 100000)
         assert refusal(folder) == start + "is no JSON, so it is damaged"
         path.write_text("[]")
