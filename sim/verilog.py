@@ -28,8 +28,8 @@ _SILENCE = 300  # seconds without a word from a simulator after which it is ende
 _TIMESCALE = ("1ns", "1ps")
 
 
-def missing(simulator: str) -> str:
-    """What must be installed before a simulator can be used; empty if nothing."""
+def missing(simulator: str, waves: str = "") -> str:
+    """What must be installed before a simulator can be used, and write such waves; or nothing."""
     if simulator == "icarus" and shutil.which("iverilog") is None:
         return "Icarus Verilog needs iverilog on the PATH (apt-get install iverilog)"
     modules = [
@@ -50,7 +50,16 @@ def missing(simulator: str) -> str:
         for tool in (os.environ.get("CXX", "g++"), "make"):
             if shutil.which(tool) is None:
                 return f"Verilator needs {tool} on the PATH (apt-get install g++ make)"
+        if waves == "fst" and not _has_header("lz4.h"):
+            return "Verilator's .fst waves need lz4.h (apt-get install liblz4-dev; or ask for .vcd)"
     return ""
+
+
+def _has_header(name: str) -> bool:
+    """Whether the C++ compiler finds a header."""
+    words = [os.environ.get("CXX", "g++"), "-E", "-x", "c++", "-"]
+    result = subprocess.run(words, input=f"#include <{name}>".encode(), capture_output=True)
+    return result.returncode == 0
 
 
 def play(
@@ -61,20 +70,22 @@ def play(
     *,
     files: Mapping[str, str] | None = None,
     waves: Path | None = None,
-    built: Callable[[bool], None] = lambda fresh: None,
+    building: Callable[[bool], None] = lambda fresh: None,
+    ready: Callable[[], None] = lambda: None,
     progress: Callable[[int], None] = lambda beats: None,
 ) -> list[Outcome]:
     """Play scenes on a Verilog ``module`` in one simulation.
 
     ``files`` are put where the simulation runs: ROM images. ``waves`` is an .fst or .vcd file to
-    write. ``built`` is told before a build whether there is one to do, ``progress`` how many mask
-    beats have been compared.
+    write. ``building`` is told whether there is something to build, ``ready`` called when it is,
+    ``progress`` told how many mask beats have been compared.
     """
-    if problem := missing(simulator):
+    kind = waves.suffix.removeprefix(".") if waves else ""
+    if problem := missing(simulator, kind):
         raise MissingToolError(problem)
     runner = _runner(simulator)
-    kind = waves.suffix.removeprefix(".") if waves else ""
-    build = _build(runner, simulator, module, text, kind, built)
+    build = _build(runner, simulator, module, text, kind, building)
+    ready()
     with tempfile.TemporaryDirectory(prefix="lrbi-") as name:
         folder = Path(name)
         for file, content in (files or {}).items():
@@ -172,7 +183,12 @@ def _verilator_root() -> Path:
 
 
 def _build(
-    runner: Any, simulator: str, module: str, text: str, waves: str, built: Callable[[bool], None]
+    runner: Any,
+    simulator: str,
+    module: str,
+    text: str,
+    waves: str,
+    building: Callable[[bool], None],
 ) -> Path:
     """The folder of a built design; of the same text, tools and options, the same one."""
     arguments: list[str] = []
@@ -187,7 +203,7 @@ def _build(
     key = json.dumps([simulator, tool, version("cocotb"), sys.executable, arguments, waves, text])
     target = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:32]
     fresh = not (target / "built").exists()
-    built(fresh)
+    building(fresh)
     if not fresh:
         os.utime(target)  # the oldest are dropped first
         return target

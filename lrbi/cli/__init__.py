@@ -23,6 +23,7 @@ from lrbi.cli.export import export
 from lrbi.cli.generate import generate
 from lrbi.cli.import_ import import_
 from lrbi.cli.show import show
+from lrbi.cli.simulate import simulate
 from lrbi.errors import CheckFailedError, LrbiError, MissingToolError
 
 INTERRUPTED = 130
@@ -53,7 +54,7 @@ def cli() -> None:
     """
 
 
-for verb in (compress, show, decode, export, import_, generate, demo):
+for verb in (compress, show, decode, export, import_, generate, simulate, demo):
     cli.add_command(verb)
 
 

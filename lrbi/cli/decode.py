@@ -4,18 +4,20 @@ from pathlib import Path
 
 import click
 
-from lrbi.cli.options import PATH, json_option, message, print_json, verbosity
+from lrbi.cli.options import (
+    PATH,
+    chosen_layers,
+    json_option,
+    layer_option,
+    message,
+    print_json,
+    verbosity,
+)
 
 
 @click.command()
 @click.argument("file", type=PATH)
-@click.option(
-    "--layer",
-    "patterns",
-    multiple=True,
-    metavar="NAME",
-    help="Layer, by name or glob; may be repeated. [default: all]",
-)
+@layer_option
 @click.option(
     "-o",
     "--output",
@@ -57,15 +59,13 @@ def decode(
     from lrbi.atomic import check_output, replacing
     from lrbi.errors import InputError
     from lrbi.factorfile import load
-    from lrbi.weights import matching
 
     if packed and source_shape:
         raise click.UsageError("--packed goes with the matrix's own rows, not with --source-shape.")
     if output.suffix not in (".npy", ".npz"):
         raise InputError(f"Output {output} must end in .npy or .npz")
     check_output(output, file)
-    layers = load(file)
-    chosen = {name for pattern in patterns or ["*"] for name in matching(pattern, [*layers])}
+    layers = chosen_layers(load(file), patterns)
     masks = {
         name: layer.packed_mask()
         if packed
@@ -73,7 +73,6 @@ def decode(
         if source_shape
         else layer.mask()
         for name, layer in layers.items()
-        if name in chosen
     }
     if output.suffix == ".npy" and len(masks) > 1:
         raise InputError(

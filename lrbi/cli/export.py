@@ -7,7 +7,9 @@ import click
 from lrbi.cli.options import (
     PATH,
     Listed,
+    chosen_layers,
     json_option,
+    layer_option,
     message,
     print_json,
     progress,
@@ -18,13 +20,7 @@ from lrbi.config import ROM_FORMATS
 
 @click.command()
 @click.argument("file", type=PATH)
-@click.option(
-    "--layer",
-    "patterns",
-    multiple=True,
-    metavar="NAME",
-    help="Layer, by name or glob; may be repeated. [default: all]",
-)
+@layer_option
 @click.option(
     "--format",
     "formats",
@@ -83,13 +79,11 @@ def export(
     """
     from lrbi.factorfile import load
     from lrbi.romset import MANIFEST, export_roms
-    from lrbi.weights import matching
 
-    layers = load(file)
-    chosen = {name for pattern in patterns or ["*"] for name in matching(pattern, [*layers])}
+    layers = chosen_layers(load(file), patterns)
     with progress(quiet) as on_file:
         manifest = export_roms(
-            {name: layer for name, layer in layers.items() if name in chosen},
+            layers,
             output,
             formats=formats,
             lanes=lanes,
@@ -105,9 +99,9 @@ def export(
         for rom in layer["roms"].values()
         for entry in rom["files"]
     ]
-    count = len(lines) + vectors * len(chosen)
+    count = len(lines) + vectors * len(layers)
     message(
-        f"wrote {count} file(s) of {len(chosen)} layer(s) and {MANIFEST} to {output}"
+        f"wrote {count} file(s) of {len(layers)} layer(s) and {MANIFEST} to {output}"
         f"{''.join(lines) if verbose else ''}",
         quiet=quiet,
     )

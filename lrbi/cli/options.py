@@ -64,6 +64,27 @@ def verbosity(verb: _Verb) -> _Verb:
     return click.option("-v", "--verbose", is_flag=True, help="More messages.")(verb)
 
 
+def layer_option(verb: _Verb) -> _Verb:
+    """Add ``--layer``, by name or glob."""
+    return click.option(
+        "--layer",
+        "patterns",
+        multiple=True,
+        metavar="NAME",
+        help="Layer, by name or glob; may be repeated. [default: all]",
+    )(verb)
+
+
+def chosen_layers(
+    layers: "Mapping[str, CompressedLayer]", patterns: Sequence[str]
+) -> "dict[str, CompressedLayer]":
+    """The layers that ``--layer`` asks for."""
+    from lrbi.weights import matching
+
+    chosen = {name for pattern in patterns or ["*"] for name in matching(pattern, [*layers])}
+    return {name: layer for name, layer in layers.items() if name in chosen}
+
+
 def decoder_options(verb: _Verb) -> _Verb:
     """Add the decoder's own options, named as the fields of ``DecoderConfig``."""
     for option in (
