@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 .PHONY: help demo test test-torch lint format bench clean
 
 help:
-	@echo "make demo        set up, then run the main job on a built-in layer"
+	@echo "make demo        set up, then run the whole flow on a built-in layer"
 	@echo "make test        set up, then run the tests"
 	@echo "make test-torch  the tests that need PyTorch ($(TORCH))"
 	@echo "make lint        ruff and mypy, as pre-commit runs them"
@@ -16,7 +16,7 @@ help:
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
 	@echo "make clean       remove .venv and build"
 
-demo: .venv/installed
+demo: .venv/installed-sim
 	$(BIN)/lrbi demo
 
 test: .venv/installed-test
@@ -46,10 +46,6 @@ clean:
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
-
-.venv/installed: pyproject.toml .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
-	touch $@
 
 .venv/installed-%: pyproject.toml .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'

@@ -35,7 +35,7 @@ class Clocked:
         self.reset = dut.aresetn if low else dut.rst
         self.active_level = not low
         self.edge = RisingEdge(self.clock)
-        self.zero = 0  # when the scene's clock 0 ended
+        self.zero = 0.0  # when the scene's clock 0 ended
 
     def number(self, when: float | None = None) -> int:
         """The number of the clock that ended at a time, in ns; now, if none is given."""
@@ -204,10 +204,8 @@ class Bench:
             await self._clocked.edge
             while not self._sink.empty():
                 frame = self._sink.recv_nowait(compact=False)
-                span = tuple(
-                    self._clocked.number(when / 1000)
-                    for when in (frame.sim_time_start, frame.sim_time_end)
-                )
+                first, last = frame.sim_time_start / 1000, frame.sim_time_end / 1000  # ps to ns
+                span = (self._clocked.number(first), self._clocked.number(last))
                 scoreboard.frame(frame.tdata, span, bool(error.value))
                 taken += len(frame.tdata)
                 report(len(frame.tdata))

@@ -169,30 +169,35 @@ def simulate(
     return report
 
 
+def usable(simulator: str, waves: str = "") -> str:
+    """The simulator that a name means: ``auto`` is the fastest that can be used."""
+    if simulator == "auto":
+        found = (name for name in verilog.SIMULATORS if not verilog.missing(name, waves))
+        return next(found, AMARANTH)
+    if simulator != AMARANTH and (problem := verilog.missing(simulator, waves)):
+        raise MissingToolError(problem)
+    return simulator
+
+
 def _choose(request: Request, tell: Callable[[str], None]) -> str:
-    """The simulator to use."""
-    wanted, waves = request.simulator, request.waves
-    if waves is not None and waves.suffix not in (".fst", ".vcd"):
-        raise InputError(f"Waves must go to a file that ends in .fst or .vcd, not {waves}")
-    kind = waves.suffix.removeprefix(".") if waves else ""
-    if wanted in verilog.SIMULATORS:
-        if problem := verilog.missing(wanted, kind):
-            raise MissingToolError(problem)
-        return wanted
-    problems = {name: verilog.missing(name, kind) for name in verilog.SIMULATORS}
-    fastest = problems["verilator"]
-    for name, problem in problems.items():
-        if wanted == "auto" and not problem:
-            if fastest and name != "verilator":
-                tell(f"using {name.capitalize()}; faster: {fastest}")
-            return name
-    if request.rtl is not None:
-        raise MissingToolError(f"A folder of Verilog needs a Verilog simulator: {fastest}")
-    if kind == "fst":
-        raise InputError(f"Waves of Amaranth's simulator must go to a .vcd file, not {waves}")
-    if wanted == "auto":
-        tell(f"using Amaranth's simulator; faster: {fastest}")
-    return AMARANTH
+    """The simulator to use for a request."""
+    waves = request.waves.suffix.removeprefix(".") if request.waves else ""
+    if waves not in ("", "fst", "vcd"):
+        raise InputError(f"Waves must go to a file that ends in .fst or .vcd, not {request.waves}")
+    simulator = usable(request.simulator, waves)
+    faster = verilog.missing("verilator", waves)
+    if simulator == AMARANTH:
+        if request.rtl is not None:
+            raise MissingToolError(
+                f"A folder of Verilog needs a Verilog simulator: {faster or 'use --sim verilator'}"
+            )
+        if waves == "fst":
+            raise InputError(
+                f"Waves of Amaranth's simulator must go to a .vcd file, not {request.waves}"
+            )
+    if request.simulator == "auto" and faster:
+        tell(f"using {simulator.capitalize()}; faster: {faster}")
+    return simulator
 
 
 def _play(

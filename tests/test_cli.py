@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -208,11 +209,22 @@ def test_decode_to_npz_and_packed(command, model, tmp_path):
 
 
 def test_demo(command, tmp_path):
-    outcome = command("demo")
+    outcome = command("demo", "--sim", "amaranth")
     assert outcome.code == 0, outcome.err
-    assert "400,000 mask bits compared with Eq. 3, 0 mismatches" in outcome.out
-    assert {path.name for path in (tmp_path / "build/demo").iterdir()} == {
-        "weights.safetensors", "fc1.lrbi", "mask.npy",
+    assert re.search(r"compared +40 tiles, 4,000 rows, 400,000 bits", outcome.out)
+    assert re.search(r"clocks +4,023, 99.4% of them with a mask row, as the cycle", outcome.out)
+    assert re.search(r"mismatches +0", outcome.out)
+    folder = tmp_path / "build/demo"
+    assert {path.name for path in folder.iterdir()} == {
+        "weights.safetensors", "fc1.lrbi", "mask.npy", "rom", "rtl",
+    }  # fmt: skip
+    assert {path.name for path in (folder / "rtl").iterdir()} == {
+        f"lrbi_decoder.{suffix}" for suffix in ("v", "json", "veo", "core")
+    }
+    kinds = ("mem", "mif", "coe", "bin", "ihex", "h")
+    assert {path.name for path in (folder / "rom").iterdir()} == {
+        "manifest.json", "fc1.mask.mem", "fc1.tb.v",
+        *(f"fc1.{factor}.{kind}" for factor in ("ip", "iz") for kind in kinds),
     }  # fmt: skip
 
 
@@ -223,7 +235,7 @@ def test_demo_fails_on_a_wrong_mask(command, monkeypatch):
     monkeypatch.setattr(
         CompressedLayer, "mask", lambda self: original(self) ^ (np.eye(500, 800) > 0)
     )
-    outcome = command("demo")
+    outcome = command("demo", "--sim", "amaranth")
     assert outcome.code == 1
     assert "mask bits differ from the Boolean product" in outcome.err
 
@@ -516,7 +528,7 @@ def test_streams_that_fail(tmp_path):
 @pytest.mark.parametrize("name", ["m.npy", "m.npz"])
 def test_mask_that_does_not_fit_on_the_disk(command, tmp_path, name):
     """A limit on the size of files stands in for a full disk."""
-    assert command("demo").code == 0
+    assert command("demo", "--sim", "amaranth").code == 0
     limit = 390 if name == "m.npy" else 5  # KiB; the .npy takes 400,128 bytes
     shell = f"ulimit -f {limit}; trap '' XFSZ; {sys.executable} -m lrbi decode build/demo/fc1.lrbi"
     result = subprocess.run(
@@ -538,7 +550,7 @@ def test_a_name_that_is_too_long(command, weights, tmp_path):
 
 
 def test_demo_json(command):
-    report = json.loads(command("demo", "--json", "-q").out)
+    report = json.loads(command("demo", "--json", "-q", "--sim", "amaranth").out)
     assert (report["bits"], report["mismatches"]) == (400_000, 0)
     assert report["layers"]["fc1"]["rank"] == 16
 

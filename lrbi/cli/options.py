@@ -85,6 +85,18 @@ def chosen_layers(
     return {name: layer for name, layer in layers.items() if name in chosen}
 
 
+def simulator_option(verb: _Verb) -> _Verb:
+    """Add ``--sim``."""
+    return click.option(
+        "--sim",
+        "simulator",
+        type=click.Choice(["auto", "verilator", "icarus", "amaranth"]),
+        default="auto",
+        show_default=True,
+        help="Simulator; auto takes the fastest there is, and Amaranth's own needs no other tool.",
+    )(verb)
+
+
 def decoder_options(verb: _Verb) -> _Verb:
     """Add the decoder's own options, named as the fields of ``DecoderConfig``."""
     for option in (

@@ -16,6 +16,7 @@ from lrbi.cli.options import (
     message,
     print_json,
     progress,
+    simulator_option,
     verbosity,
 )
 
@@ -33,14 +34,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The decoder between streams, or one with a layer's factor ROMs inside.",
 )
-@click.option(
-    "--sim",
-    "simulator",
-    type=click.Choice(["auto", "verilator", "icarus", "amaranth"]),
-    default="auto",
-    show_default=True,
-    help="Simulator; auto takes the fastest there is, and Amaranth's own needs no other tool.",
-)
+@simulator_option
 @click.option("--rom", type=PATH, metavar="DIR", help="ROM files of lrbi export. [default: fresh]")
 @click.option("--rtl", type=PATH, metavar="DIR", help="Verilog of lrbi generate. [default: fresh]")
 @click.option(
@@ -64,6 +58,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def simulate(
     context: click.Context,
+    /,
     file: Path,
     patterns: tuple[str, ...],
     top: str,
@@ -99,6 +94,7 @@ def simulate(
 
     if len(stall) not in (1, 3):
         raise click.UsageError("--stall takes one share, or three: of I_z, I_p and mask.")
+    iz, ip, mask = stall if len(stall) == 3 else stall * 3
     given = [
         name
         for name in options
@@ -117,7 +113,7 @@ def simulate(
         rtl=rtl,
         rom=rom,
         waves=waves,
-        stalls=Stalls(*(stall * 3)[:3], seed=seed),
+        stalls=Stalls(iz, ip, mask, seed),
         tiles=tiles,
     )
     with progress(quiet) as bar:
