@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench clean
+.PHONY: help demo test test-torch lint format bench docs clean
 
 help:
 	@echo "make demo        set up, then run the whole flow on a built-in layer"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint        ruff and mypy, as pre-commit runs them"
 	@echo "make format      ruff's formatter"
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
+	@echo "make docs        the waveform of docs/decoder.md"
 	@echo "make clean       remove .venv and build"
 
 demo: .venv/installed-sim
@@ -40,6 +41,10 @@ format: .venv/installed-lint
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks --json build/bench.json $(if $(DATA),--data $(DATA))
+
+# The picture in docs/decoder.md; a test holds it to what the decoder does.
+docs: .venv/installed-docs
+	$(BIN)/python docs/waveform.py
 
 clean:
 	rm -rf .venv build

@@ -55,8 +55,8 @@ class Clocked:
 class Monitor:
     """Watches the mask port clock by clock, and holds it to the rules.
 
-    After reset the control outputs are known; a beat that is offered stays as it is until it is
-    taken; and a beat comes at least every ``patience`` clocks.
+    After reset the control outputs are known, and so are the bits of a mask beat; a beat that is
+    offered stays as it is until it is taken; and one is taken at least every ``patience`` clocks.
     """
 
     def __init__(self, clocked: Clocked, patience: int) -> None:
@@ -85,6 +85,8 @@ class Monitor:
                 self._broken("a control output is unknown")
             if offered:
                 beat = (data.value, last.value)
+                if not (beat[0].is_resolvable and beat[1].is_resolvable):
+                    self._broken("a mask beat has unknown bits")
                 if held is not None and beat != held:
                     self._broken("an offered mask beat changed before it was taken")
                 taken = ready.value
@@ -135,7 +137,7 @@ class StreamDriver:
 
 
 class RomDriver:
-    """Starts the ROM decoder on a scene's ranges, each when the one before is done."""
+    """Starts the ROM decoder on a scene's ranges, each in the clock in which the last is done."""
 
     def __init__(self, clocked: Clocked) -> None:
         self._clocked = clocked
@@ -150,26 +152,41 @@ class RomDriver:
         self._clocked.dut.start.value = 0
 
     async def run(self) -> None:
-        """Start, wait for done, start again. Clock 0 is that of the first start."""
+        """Hold out each start until it is taken. Clock 0 is that in which the first one is.
+
+        All but the first are taken in the clock of the ``done`` before.
+        """
         dut, edge = self._clocked.dut, self._clocked.edge
         for number, (first, count) in enumerate(self._ranges):
             dut.start.value = 1
             dut.first_tile.value = first
             dut.tile_count.value = count
-            await edge
-            if not number:
+            await self._not_busy()
+            if number:
+                self._check_done()
+            else:
                 self._clocked.zero = get_sim_time("ns")
-            dut.start.value = 0
-            await edge
-            while dut.busy.value:
-                if dut.done.value:
-                    self._problem = "done was high while busy was"
-                await edge
-            if not dut.done.value:
-                self._problem = "busy fell without done"
-            if dut.error.value:
-                self._problem = "error was raised on a range within the layer"
+        dut.start.value = 0
+        await edge
+        await self._not_busy()
+        self._check_done()
         self._ranges.clear()
+
+    async def _not_busy(self) -> None:
+        """Wait for the end of the first clock in which ``busy`` is low."""
+        dut, edge = self._clocked.dut, self._clocked.edge
+        while True:
+            await edge
+            if not dut.busy.value:
+                return
+            if dut.done.value:
+                self._problem = "done was high while busy was"
+
+    def _check_done(self) -> None:
+        if not self._clocked.dut.done.value:
+            self._problem = "busy fell without done"
+        if self._clocked.dut.error.value:
+            self._problem = "error was raised on a range within the layer"
 
     def check_end(self) -> str:
         """What is wrong when all masks are out, if anything."""

@@ -45,7 +45,7 @@ class Run:
     errors: list[bool] = field(default_factory=list)
     """The output ``error`` at each mask beat."""
     end: int = 0
-    """The clock on which the run ended; of a ROM decoder, that of ``done`` or ``error``."""
+    """How many clocks it took; of a ROM decoder, up to that of ``done`` or ``error``."""
     done: bool = False
     """Whether a ROM decoder ended with ``done``."""
 
@@ -164,9 +164,9 @@ def play_words(
 ) -> list[Run]:
     """Start a ROM decoder on ranges of (first tile, count), one after the other.
 
-    The clocks of each run count from its start, which comes in the first clock where ``busy`` is
-    low, so that the next start meets the ``done`` of the one before. ``reset_at`` resets the first
-    range on that clock, and starts all anew.
+    Each start is held out until it is taken, which for all but the first is in the clock of the
+    ``done`` before. The clocks of a run count from that of its start; its last clock is that before
+    ``done`` or ``error``. ``reset_at`` resets on that clock, and starts all anew.
     """
     stalls = stalls or Stalls()
     chance = random.Random(stalls.seed)
@@ -174,36 +174,36 @@ def play_words(
     mask = dut.m_axis_mask
     runs: list[Run] = []
 
-    async def one(ctx: Any, run: Run, first: int, count: int, clocks: int | None = None) -> None:
-        sink = _Sink(run, progress if clocks is None else _nobody)
-        ctx.set(dut.start, 1)
-        ctx.set(dut.first_tile, first)
-        ctx.set(dut.tile_count, count)
-        while clocks is None or run.end < clocks:
+    async def session(ctx: Any, made: list[Run], clocks: int | None = None) -> None:
+        pending = list(ranges)
+        sink = None
+        while clocks is None or sum(run.end for run in made) < clocks:
+            ctx.set(dut.start, bool(pending))
+            ctx.set(dut.first_tile, pending[0][0] if pending else 0)
+            ctx.set(dut.tile_count, pending[0][1] if pending else 0)
             ctx.set(mask.tready, chance.random() >= stalls.mask)
             *_, busy, done, valid, ready, data, last, error = await ctx.tick().sample(
                 dut.busy, dut.done, mask.tvalid, mask.tready, mask.tdata, mask.tlast, dut.error
             )
-            if run.end == 0:
-                ctx.set(dut.start, 0)
-                # What is given with a start counts then and only then.
-                ctx.set(dut.first_tile, 0)
-                ctx.set(dut.tile_count, 0)
-            elif not busy:
-                run.done = bool(done)
-                run.errors.append(bool(error))
-                return
+            if not busy:
+                if made:
+                    made[-1].done = bool(done)
+                    made[-1].errors.append(bool(error))
+                if not pending:
+                    return
+                del pending[0]  # it was taken in this clock
+                made.append(Run(config))
+                sink = _Sink(made[-1], progress if clocks is None else _nobody)
             elif done:
-                raise StoppedError("done was high while busy was", run, 0)
+                raise StoppedError("done was high while busy was", made[-1], 0)
+            assert sink is not None
             sink.sample(valid=valid, ready=ready, data=data, last=last, error=error)
 
     async def bench(ctx: Any, reset: Signal) -> None:
         if reset_at is not None:
-            await one(ctx, Run(config), *ranges[0], reset_at)
+            await session(ctx, [], reset_at)
             await _reset(ctx, reset)
-        for first, count in ranges:
-            runs.append(Run(config))
-            await one(ctx, runs[-1], first, count)
+        await session(ctx, runs)
 
     _simulate(dut, bench, waves)
     return runs

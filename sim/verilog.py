@@ -115,6 +115,7 @@ def play(
                     "LRBI_RESULT": str(folder / "result.json"),
                     "LRBI_PROGRESS": str(folder / "progress"),
                     "COCOTB_LOG_LEVEL": "ERROR",
+                    "COCOTB_RESOLVE_X": "ZEROS",  # the monitor tells of them
                     "PYTHONWARNINGS": "ignore",
                 },
                 log_file=str(log),

@@ -40,6 +40,14 @@ def command(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch) -> Callab
     return run
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory) -> None:
+    """Builds of simulators are kept in the run's own folder, for all its processes."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["LRBI_CACHE_DIR"] = str(shared / "lrbi-cache")
+
+
 @pytest.fixture
 def weights() -> np.ndarray:
     """A small layer whose size is no multiple of anything."""
