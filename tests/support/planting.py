@@ -13,6 +13,21 @@ from lrbi.hw.rom import RomDecoder
 
 MODULES = {"array": lrbi.hw.array, "decoder": lrbi.hw.decoder, "rom": lrbi.hw.rom}
 
+OR_FOR_AND = {
+    "array": (
+        r"Mux\((\w+\[lane \* len\(ranks\) \+ index\]), z, 0\)",
+        r"(\1.replicate(columns) | z)",
+    )
+}
+OR_FOR_AND_IN_STAGE_0 = {
+    "array": (
+        r"(\w+\[lane \* len\(ranks\) \+ index\]\.replicate\(columns\)) & z",
+        r"(\1 | z)",
+    )
+}
+VALID_STUCK = {"decoder": (r"mask\.tvalid\.eq\(full\)", "mask.tvalid.eq(0)")}
+READY_IGNORED = {"decoder": (r"advance\.eq\(~full \| mask\.tready\)", "advance.eq(1)")}
+
 
 def planted(changes: dict[str, tuple[str, str]]) -> dict[str, type]:
     """The components by name, after a pattern was replaced in the source of each module named."""
