@@ -213,6 +213,32 @@ def roms(_: Path | None) -> Iterator[Row]:
             yield Row("roms", f"import from {name}", home, "s", wanted)
 
 
+def simulate(data: Path | None) -> Iterator[Row]:
+    """The decoder in every simulator that is there; LeNet-5 FC1 whole, with --data."""
+    from lrbi.sim import simulate as simulation
+    from lrbi.sim import verilog
+
+    layer = random_factors((100, 100), (20, 20), 16)
+    for name in simulation.SIMULATORS:
+        if name != simulation.AMARANTH and verilog.missing(name):
+            continue
+        request = simulation.Request(simulator=name)
+        simulation.simulate({"fc": layer}, simulation.Request(simulator=name, tiles=1))  # builds
+        report = simulation.simulate({"fc": layer}, request)
+        assert report.passed
+        wanted = ">= 8000" if name == "verilator" else ""
+        rate = report.clocks / report.seconds
+        yield Row("simulate", f"{name}, {report.clocks} clocks", rate, "clocks/s", wanted)
+    if data is None:
+        return
+    config = lrbi.CompressConfig(sparsity=0.95, rank=16, tile=(100, 100))
+    with tempfile.TemporaryDirectory() as folder:
+        lrbi.save(f"{folder}/fc1.lrbi", {"fc1": lrbi.compress(lenet_fc1(data), config)})
+        words = [sys.executable, "-m", "lrbi", "simulate", f"{folder}/fc1.lrbi", "-q"]
+        again = best_seconds(lambda: subprocess.run(words, check=True, capture_output=True), 3)
+        yield Row("simulate", "lrbi simulate, LeNet-5 FC1, build kept", again, "s", "< 5")
+
+
 def random_factors(tile: tuple[int, int], grid: tuple[int, int], rank: int) -> lrbi.CompressedLayer:
     """A layer of random factors: what is not measured need not be compressed."""
     from lrbi.layout import pack_rows
@@ -262,7 +288,8 @@ def lenet_fc1(data: Path) -> np.ndarray:
 
 
 BENCHMARKS = {
-    run.__name__: run for run in (startup, tile, engines, scaling, decode, roms, layers, lenet)
+    run.__name__: run
+    for run in (startup, tile, engines, scaling, decode, roms, simulate, layers, lenet)
 }
 
 
