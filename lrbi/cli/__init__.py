@@ -48,6 +48,7 @@ def cli() -> None:
     lrbi decode fc1.lrbi -o mask.npy
     lrbi generate fc1.lrbi -o rtl/
     lrbi export fc1.lrbi -o rom/
+    lrbi simulate fc1.lrbi
 
     Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 a tool is missing,
     130 interrupted.
