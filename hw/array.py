@@ -1,4 +1,4 @@
-"""The systolic AND-OR array: some columns of it, with their slice of the I_z memory."""
+"""The systolic AND-OR array: some columns of it, with their slice of both buffers."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import memory, wiring
@@ -11,9 +11,10 @@ class LoadPlan:
     """Where the beats of an I_z frame stand in memory, and where each stage finds its rows.
 
     Row l of a frame arrives in beat ``l // iz_rows``. Beat b is written whole, to word
-    ``b // banks`` of bank ``b % banks``; ``banks`` is the least number for which the beats of any
-    one stage stand in different banks, so that a stage can be read in one clock, and its rows are
-    always the same wires.
+    ``(skip + b) // banks`` of bank ``(skip + b) % banks``; ``banks`` is the least number for which
+    the beats of any one stage stand in different banks, so that a stage can be read in one clock,
+    and its rows are always the same wires. With one row a beat, places are skipped so that stage g
+    reads word g of every bank.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -29,38 +30,45 @@ class LoadPlan:
             for banks in range(1, self.beats + 1)
             if all(len({beat % banks for beat in beats}) == len(beats) for beats in needed)
         )
-        self.words = -(-self.beats // self.banks)
+        self.skip = self.banks - config.stages[0] if self.iz_rows == 1 else 0
+        self.words = -(-(self.skip + self.beats) // self.banks)
         # The word of each bank that each stage reads; a bank it needs nothing of reads any.
         self.reads = [
             [
-                next((beat // self.banks for beat in beats if beat % self.banks == bank), 0)
+                next((word for word, place in map(self.beat_place, beats) if place == bank), stage)
                 for bank in range(self.banks)
             ]
-            for beats in needed
+            for stage, beats in enumerate(needed)
         ]
+
+    def beat_place(self, beat: int) -> tuple[int, int]:
+        """Word and bank of a frame's beat."""
+        return divmod(self.skip + beat, self.banks)
 
     def place(self, row: int) -> tuple[int, int]:
         """Bank of a frame's row, and its position in the bank's words."""
-        return row // self.iz_rows % self.banks, row % self.iz_rows
+        return self.beat_place(row // self.iz_rows)[1], row % self.iz_rows
 
 
 class ColumnGroup(wiring.Component):
     """``columns`` columns of the array: weight-stationary, partial rows flow, one stage a clock.
 
     Stage g holds its ranks' I_z rows and ORs ``p_l AND z_l`` of each into the partial mask row
-    that passes through. A row whose ``first`` is given in clock n, and whose bits in clock n + 1,
-    leaves in clock n + 2 + stages::
+    that passes through, which G stages later is whole and goes to the output buffer::
 
-        clock        n      n+1            n+2            ...  n+2+G
-        first        given
-        row                 given
-        token               stage 0 takes  stage 1 takes
-                            its I_z rows   its I_z rows
-        partial                            stage 0 adds        mask is the whole row
+        clock     n      n+1            n+2            ...  n+2+G         n+3+G      n+4+G
+        start     given
+        row              given
+        token            stage 0 takes  stage 1 takes
+                         its I_z rows   its I_z rows
+        partial                         stage 0 adds        row is whole
+        valid                                               given
+        take                                                              given
+        mask                                                                         the row
 
-    With a tile's first row a token sets out, one stage a clock, just ahead of it: where it passes,
-    the stage takes its new I_z rows from the memory, right behind the last row of the old tile.
-    A first row must come no sooner than G clocks after the one before it.
+    Before a tile's first row a token sets out, one stage a clock: where it passes, the stage takes
+    its new I_z rows from the memory, right behind the last row of the old tile. ``start`` must
+    come no sooner than G clocks after the one before it.
 
     Groups share no register, so that each can be placed by itself.
 
@@ -75,14 +83,18 @@ class ColumnGroup(wiring.Component):
     -------
     row : In(lanes * rank)
         An I_p beat, ranks beyond the tile's own masked.
-    first : In(1)
-        The beat that comes in the next clock is the first of its tile.
+    start : In(1)
+        The beats from the next clock on belong to the next tile.
     write_data : In(iz_rows * columns)
         An I_z beat's bits of these columns.
     write_enable : In(banks)
         The bank that the beat goes to, if any.
     write_word : In(...)
         The word that it goes to, and in the top bit the half of the memory.
+    valid : In(1)
+        The row that is whole in this clock goes to the output buffer.
+    take : In(1)
+        The oldest row leaves the buffer.
     mask : Out(lanes * columns)
         A mask beat's bits of these columns.
     """
@@ -94,10 +106,12 @@ class ColumnGroup(wiring.Component):
         super().__init__(
             {
                 "row": In(config.ip_width),
-                "first": In(1),
+                "start": In(1),
                 "write_data": In(config.iz_rows * columns),
                 "write_enable": In(self.plan.banks),
                 "write_word": In(bits_for(self.plan.words) + 1),
+                "valid": In(1),
+                "take": In(1),
                 "mask": Out(config.lanes * columns),
             }
         )
@@ -108,46 +122,33 @@ class ColumnGroup(wiring.Component):
         config, plan, columns = self.config, self.plan, self.columns
         stages = len(config.stages)
 
-        # The token, and the stage and half of the memory that it is about to load from.
+        # The token, and the stage and half of the memory that it loads from.
         tokens = [_kept(1, f"token{stage}", init=0) for stage in range(stages)]
-        m.d.sync += Cat(tokens).eq(Cat(self.first, tokens[:-1]))
+        m.d.sync += Cat(tokens).eq(Cat(self.start, tokens[:-1]))
         half = _kept(1, "half", init=0)
-        stage_next = _kept(bits_for(stages), "stage_next", init=0)
-        with m.If(self.first | (stage_next != 0)):
-            m.d.sync += stage_next.eq(plus_one(stage_next))
-            with m.If(stage_next == stages - 1):
-                m.d.sync += [stage_next.eq(0), half.eq(~half)]
+        loading = _kept(bits_for(stages), "loading", init=0)
+        with m.If(tokens[0] | (loading != 0)):
+            m.d.sync += loading.eq(plus_one(loading))
+        with m.If(tokens[-1]):
+            m.d.sync += [loading.eq(0), half.eq(~half)]
 
-        # The I_z memory: two frames, the one being loaded and the one being written. A frame is
-        # complete in it when its tile's first row reaches the array, two clocks after the last
-        # beat at the earliest.
-        write_data, write_word = Signal.like(self.write_data), Signal.like(self.write_word)
-        write_enable = Signal.like(self.write_enable)
-        m.d.sync += [
-            write_data.eq(self.write_data),
-            write_word.eq(self.write_word),
-            write_enable.eq(self.write_enable),
-        ]
+        # The I_z memory: two frames, the one being loaded and the one being written.
         bus = []
-        addresses = {}
         for bank in range(plan.banks):
-            bits = bits_for(-(-(plan.beats - bank) // plan.banks))  # of this bank's own words
+            # Only as deep as this bank's own words, lest an address bit be constant.
+            bits = bits_for(-(-(plan.skip + plan.beats - bank) // plan.banks))
             m.submodules[f"bank{bank}"] = ram = memory.Memory(
                 shape=config.iz_rows * columns, depth=2 << bits, init=[]
             )
-            write = ram.write_port()
+            write, read = ram.write_port(), ram.read_port(domain="comb")
+            word = Signal(bits, name=f"word{bank}", attrs={"keep": "true"})
             m.d.comb += [
-                write.en.eq(write_enable[bank]),
-                write.addr.eq(Cat(write_word[:bits], write_word[-1])),
-                write.data.eq(write_data),
+                word.eq(_table(loading, tuple(reads[bank] for reads in plan.reads), bits)),
+                write.en.eq(self.write_enable[bank]),
+                write.addr.eq(Cat(self.write_word[:bits], self.write_word[-1])),
+                write.data.eq(self.write_data),
+                read.addr.eq(Cat(word, half)),
             ]
-            words = tuple(reads[bank] for reads in plan.reads)
-            if words not in addresses:
-                word = _table(stage_next, words, bits)
-                addresses[words] = _kept(bits + 1, f"address{bank}")
-                m.d.sync += addresses[words].eq(Cat(word, half))
-            read = ram.read_port(domain="comb")
-            m.d.comb += read.addr.eq(addresses[words])
             bus.append(read.data)
 
             used = {plan.place(rank) for rank in range(config.rank)}
@@ -179,6 +180,7 @@ class ColumnGroup(wiring.Component):
                 m.d.sync += later.eq(entering)
                 entering = later
             after = Signal(config.lanes * columns, name=f"partial{stage}", reset_less=True)
+            sums = []
             for lane in range(config.lanes):
                 terms = [
                     # A Mux simulates faster, but in stage 0 would make p a reset of the register.
@@ -198,15 +200,44 @@ class ColumnGroup(wiring.Component):
                     added |= pair
                 if len(terms) % 2:
                     added |= terms[-1]
-                m.d.sync += after.word_select(lane, columns).eq(added)
+                sums.append(added)
+            m.d.sync += after.eq(Cat(sums))
             partial = after
-        m.d.comb += self.mask.eq(partial)
+
+        # The output buffer.
+        m.submodules.buffer = ram = memory.Memory(
+            shape=config.lanes * columns, depth=config.buffer_depth, init=[]
+        )
+        write, read = ram.write_port(), ram.read_port(domain="comb")
+        produced = _kept(len(write.addr), "produced", init=1)
+        consumed = _kept(len(read.addr), "consumed", init=1)
+        m.d.comb += [
+            write.data.eq(partial),
+            write.en.eq(self.valid),
+            write.addr.eq(produced),
+            read.addr.eq(consumed),
+        ]
+        with m.If(self.valid):
+            m.d.sync += produced.eq(successor(produced))
+        data = Signal(config.lanes * columns, reset_less=True)
+        with m.If(self.take):
+            m.d.sync += [consumed.eq(successor(consumed)), data.eq(read.data)]
+        m.d.comb += self.mask.eq(data)
         return m
 
 
 def plus_one(value: Value) -> Value:
     """``value + 1`` in as many bits as it has: no carry that nobody reads."""
     return Cat(bit ^ value[:index].all() for index, bit in enumerate(value))
+
+
+_TAPS = {4: (4, 3), 5: (5, 3), 6: (6, 5), 7: (7, 6), 8: (8, 6, 5, 4), 9: (9, 5)}
+
+
+def successor(pointer: Value) -> Value:
+    """The next place in a buffer, of ``2**n - 1``: a shift register's, one LUT and no carry."""
+    taps = _TAPS[len(pointer)]
+    return Cat(Cat(pointer[tap - 1] for tap in taps).xor(), pointer[:-1])
 
 
 def _table(index: Signal, values: tuple[int, ...], width: int) -> Value:

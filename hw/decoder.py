@@ -1,9 +1,9 @@
 """The mask decoder ``lrbi_decoder``: three AXI4-Streams around the array."""
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
-from lrbi.hw.array import ColumnGroup, LoadPlan, bits_for, plus_one
+from lrbi.hw.array import ColumnGroup, LoadPlan, bits_for, plus_one, successor
 from lrbi.hw.axis import Axis
 
 from lrbi.config import DecoderConfig
@@ -59,10 +59,8 @@ class Decoder(wiring.Component):
 
         # An I_z frame is written, then waits until the tile before it has been taken whole; then
         # it becomes the tile in play, and the next frame may be written.
-        iz_ready = Signal(init=1)
-        waiting = Signal()  # a complete frame waits
+        iz_ready = Signal(init=1)  # else a complete frame waits
         playing = Signal()  # the next I_p beat belongs to a tile whose I_z is complete
-        starting = Signal(init=1)  # the next I_p beat is the first of its tile
         fresh = Signal(init=1)  # the next I_z beat is the first of its frame
         written = Signal(plan.beats, reset_less=True)  # beats of the last frame, as a row of ones
         present = Signal(plan.beats, reset_less=True)  # beats of the tile in the array
@@ -75,23 +73,14 @@ class Decoder(wiring.Component):
             iz_taken.eq(iz.tvalid & iz_ready),
             ip_taken.eq(ip.tvalid & ip_ready),
         ]
-        # A token must be through the array before the next sets out.
-        travelling = Signal(max(stages - 2, 0))
-        first = Signal()
-        m.d.comb += first.eq(ip_taken & starting)
-        if stages > 2:
-            m.d.sync += travelling.eq(Cat(first, travelling[:-1]))
-        busy = travelling.any() if stages > 2 else 0
-        if stages > 1:
-            busy = busy | first
-        complete = waiting | (iz_taken & iz.tlast)
+        complete = ~iz_ready | (iz.tvalid & iz.tlast)
         over = ip_taken & ip.tlast
+        idle = Signal(init=1)  # no token is on its way
         step = Signal()
-        playing_next, waiting_next = Signal(), Signal()
+        playing_next = Signal()
         m.d.comb += [
-            step.eq(complete & (~playing | over) & ~busy),
+            step.eq(complete & (~playing | over) & idle),
             playing_next.eq(step | (playing & ~over)),
-            waiting_next.eq(complete & ~step),
         ]
         too_long = Signal()
         m.d.comb += too_long.eq(written[-1] & ~fresh)
@@ -104,106 +93,109 @@ class Decoder(wiring.Component):
                 m.d.sync += self.error.eq(1)
         m.d.sync += [
             playing.eq(playing_next),
-            waiting.eq(waiting_next),
-            iz_ready.eq(~waiting_next),
+            iz_ready.eq(~complete | step),
             ip_ready.eq(playing_next & room),
         ]
-        # A clock later, when the tile's first row is at the array and no sooner.
-        stepped = Signal()
-        m.d.sync += stepped.eq(step)
-        with m.If(stepped):
+        # A clock later the token sets out; it must be through before the next does.
+        travelling = Signal(max(stages - 1, 1))
+        start = travelling[0]
+        m.d.sync += travelling.eq(Cat(step, travelling[:-1]))
+        if stages > 1:
+            m.d.sync += idle.eq((idle & ~step) | travelling[-1])
+        with m.If(start):
             m.d.sync += present.eq(written)
-        with m.If(ip_taken):
-            m.d.sync += starting.eq(ip.tlast)
 
-        # Where the next I_z beat goes: bank by bank, word by word, frame by frame in turn.
-        bank = Signal(plan.banks, init=1)
+        # Where the next I_z beat goes: bank by bank, word by word, frame by frame in turn. The
+        # place is written every clock until the beat is there, so that registers alone drive the
+        # memory; no bank is written while a frame waits, or beyond the last place of a frame.
+        bank = Signal(plan.banks, init=1 << plan.skip)
         word = Signal(bits_for(plan.words))
         half = Signal()
+        ends = iz.tlast | (written[-2] & ~fresh if plan.beats > 1 else 1)
+        moved = Mux(iz_taken, bank.rotate_left(1) & ~ends.replicate(plan.banks), bank)
+        m.d.sync += bank.eq(moved | step.shift_left(plan.skip))
         with m.If(iz_taken):
-            if plan.banks > 1:
-                m.d.sync += bank.eq(bank.rotate_left(1))
             with m.If(bank[-1]):
                 m.d.sync += word.eq(plus_one(word))
             with m.If(iz.tlast):
-                m.d.sync += [bank.eq(1), word.eq(0), half.eq(~half)]
-        enable = bank & (iz_taken & ~too_long).replicate(plan.banks)
+                m.d.sync += [word.eq(0), half.eq(~half)]
 
         # Pad bits of the inputs are ignored; the name tells lint tools so.
         pads = Cat(ip.tdata[config.ip_width :], iz.tdata[config.iz_width :])
         if len(pads):
             m.d.comb += Signal(len(pads), name="unused_pads", attrs={"keep": "true"}).eq(pads)
 
-        # The array, in groups of columns.
+        # A row, ranks beyond the tile's own masked.
         ranks = Cat(present[rank // config.iz_rows] for rank in range(config.rank))
         row = Signal(config.ip_width, reset_less=True)
         m.d.sync += row.eq(ip.tdata)
         row = row & Cat(ranks for _ in range(config.lanes))
-        mask_rows: list[list[Value]] = [[] for _ in range(config.lanes)]
-        for start in range(0, config.tile_cols, GROUP_COLUMNS):
-            columns = min(GROUP_COLUMNS, config.tile_cols - start)
-            group = ColumnGroup(config=config, columns=columns)
-            m.submodules[f"columns{start}"] = group
-            m.d.comb += [
-                group.row.eq(row),
-                group.first.eq(first),
-                group.write_data.eq(
-                    Cat(
-                        iz.tdata[index * config.tile_cols + start :][:columns]
-                        for index in range(config.iz_rows)
-                    )
-                ),
-                group.write_enable.eq(enable),
-                group.write_word.eq(Cat(word, half)),
-            ]
-            for lane in range(config.lanes):
-                mask_rows[lane].append(group.mask.word_select(lane, columns))
 
         # What comes with a row through the array.
         depth = stages + 2
         valid, last = Signal(depth), Signal(depth, reset_less=True)
         m.d.sync += [valid.eq(Cat(ip_taken, valid[:-1])), last.eq(Cat(ip.tlast, last[:-1]))]
+        take = Signal()  # the oldest row leaves the output buffer
 
-        # The output buffer has a place for every beat that was taken.
-        m.submodules.buffer = ram = memory.Memory(
-            shape=config.mask_width + 1, depth=config.buffer_depth, init=[]
-        )
-        write = ram.write_port()
-        produced, consumed = Signal(range(ram.depth)), Signal(range(ram.depth))
+        # The array, in groups of columns.
+        mask_rows: list[list[Value]] = [[] for _ in range(config.lanes)]
+        for offset in range(0, config.tile_cols, GROUP_COLUMNS):
+            columns = min(GROUP_COLUMNS, config.tile_cols - offset)
+            group = ColumnGroup(config=config, columns=columns)
+            m.submodules[f"columns{offset}"] = group
+            m.d.comb += [
+                group.row.eq(row),
+                group.start.eq(start),
+                group.write_data.eq(
+                    Cat(
+                        iz.tdata[index * config.tile_cols + offset :][:columns]
+                        for index in range(config.iz_rows)
+                    )
+                ),
+                group.write_enable.eq(bank),
+                group.write_word.eq(Cat(word, half)),
+                group.valid.eq(valid[-1]),
+                group.take.eq(take),
+            ]
+            for lane in range(config.lanes):
+                mask_rows[lane].append(group.mask.word_select(lane, columns))
+
+        # The output buffer: its control, and tlast; the rows are in the groups.
+        m.submodules.buffer = ram = memory.Memory(shape=1, depth=config.buffer_depth, init=[])
+        write, read = ram.write_port(), ram.read_port(domain="comb")
+        produced, consumed = Signal(range(ram.depth), init=1), Signal(range(ram.depth), init=1)
         m.d.comb += [
             write.addr.eq(produced),
-            write.data.eq(Cat(mask_rows, last[-1])),
+            write.data.eq(last[-1]),
             write.en.eq(valid[-1]),
+            read.addr.eq(consumed),
         ]
         with m.If(valid[-1]):
-            m.d.sync += produced.eq(plus_one(produced))
+            m.d.sync += produced.eq(successor(produced))
+        available = Signal()  # the buffer holds a beat
         full = Signal()  # the output register holds a beat
-        advance = Signal()
-        available = Signal()
         m.d.comb += [
-            advance.eq(~full | mask.tready),
-            available.eq(produced != consumed),
+            take.eq(available & (~full | mask.tready)),
             mask.tvalid.eq(full),
+            mask.tdata[: config.mask_width].eq(Cat(mask_rows)),
         ]
-        with m.If(advance):
-            m.d.sync += full.eq(available)
-            with m.If(available):
-                m.d.sync += consumed.eq(plus_one(consumed))
-        data = Signal(config.mask_width + 1, reset_less=True)
-        read = ram.read_port(domain="comb")
-        with m.If(advance):
-            m.d.sync += data.eq(read.data)
-        m.d.comb += [
-            read.addr.eq(consumed),
-            Cat(mask.tdata[: config.mask_width], mask.tlast).eq(data),
+        with m.If(take):
+            m.d.sync += [consumed.eq(successor(consumed)), mask.tlast.eq(read.data)]
+        more = produced != successor(consumed)
+        m.d.sync += [
+            available.eq(valid[-1] | (available & ~take) | (available & more)),
+            full.eq(take | (full & ~mask.tready)),
         ]
 
-        # Beats that were taken and have not left the buffer must never fill it: a full one would
-        # look empty. The beat of this clock is not counted yet, so one place more must be free.
-        taken = Signal(range(ram.depth))
-        with m.If(ip_taken):
-            m.d.sync += taken.eq(plus_one(taken))
-        one_free = consumed == plus_one(taken)
-        two_free = consumed == Cat(taken[0], plus_one(taken[1:]))
-        m.d.comb += room.eq(~(one_free | two_free))
+        # Credits: a beat is taken only when the buffer has a place for it. The beats of the last
+        # two clocks are not counted yet, nor is the next one; four places cover them all.
+        free = Signal(range(ram.depth), init=ram.depth - 1)
+        spent, returned = valid[0], Signal()
+        m.d.sync += returned.eq(take)
+        down = spent.replicate(len(free))
+        flipped = Signal.like(free)  # one more of the complement is one less
+        m.d.comb += flipped.eq(free ^ down)
+        with m.If(spent ^ returned):
+            m.d.sync += free.eq(plus_one(flipped) ^ down)
+        m.d.comb += room.eq(free[2:].any())
         return m
