@@ -6,6 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 from lrbi.config import DecoderConfig
 
+NEAR_COLUMNS = 8
+"""Columns that share a register of I_p bits: its way to them is the array's longest."""
+
 
 class LoadPlan:
     """Where the beats of an I_z frame stand in memory, and where each stage finds its rows.
@@ -82,7 +85,8 @@ class ColumnGroup(wiring.Component):
     Members
     -------
     row : In(lanes * rank)
-        An I_p beat, ranks beyond the tile's own masked.
+        An I_p beat, ranks beyond the tile's own masked, and skewed: the bits of stage g come g
+        clocks later.
     start : In(1)
         The beats from the next clock on belong to the next tile.
     write_data : In(iz_rows * columns)
@@ -161,8 +165,7 @@ class ColumnGroup(wiring.Component):
                 name = f"unused_rows{bank}"
                 m.d.comb += Signal(len(unused), name=name, attrs={"keep": "true"}).eq(unused)
 
-        # The stages. I_p bits enter skewed: those of stage g wait g clocks longer.
-        row = self.row
+        # The stages.
         partial = Const(0, config.lanes * columns)
         for stage, ranks in enumerate(plan.stages):
             held = Signal(len(ranks) * columns, name=f"iz{stage}", reset_less=True)
@@ -173,20 +176,22 @@ class ColumnGroup(wiring.Component):
             with m.If(tokens[stage]):
                 m.d.sync += held.eq(Cat(rows))
             entering = Cat(
-                row[lane * config.rank + rank] for lane in range(config.lanes) for rank in ranks
+                self.row[lane * config.rank :][ranks.start : ranks.stop]
+                for lane in range(config.lanes)
             )
-            for delay in range(stage + 1):
-                later = _kept(len(entering), f"ip{stage}_{delay}")
-                m.d.sync += later.eq(entering)
-                entering = later
+            near = [slice(start, start + NEAR_COLUMNS) for start in range(0, columns, NEAR_COLUMNS)]
+            copies = [_kept(len(entering), f"ip{stage}_{part.start}") for part in near]
+            m.d.sync += [copy.eq(entering) for copy in copies]
             after = Signal(config.lanes * columns, name=f"partial{stage}", reset_less=True)
             sums = []
             for lane in range(config.lanes):
                 terms = [
                     # A Mux simulates faster, but in stage 0 would make p a reset of the register.
-                    entering[lane * len(ranks) + index].replicate(columns) & z
-                    if stage == 0
-                    else Mux(entering[lane * len(ranks) + index], z, 0)
+                    Cat(
+                        p.replicate(len(z[part])) & z[part] if stage == 0 else Mux(p, z[part], 0)
+                        for copy, part in zip(copies, near, strict=True)
+                        for p in [copy[lane * len(ranks) + index]]
+                    )
                     for index in range(len(ranks))
                     for z in [held.word_select(index, columns)]
                 ]

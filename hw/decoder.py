@@ -1,6 +1,6 @@
 """The mask decoder ``lrbi_decoder``: three AXI4-Streams around the array."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 from lrbi.hw.array import ColumnGroup, LoadPlan, bits_for, plus_one, successor
@@ -111,8 +111,10 @@ class Decoder(wiring.Component):
         bank = Signal(plan.banks, init=1 << plan.skip)
         word = Signal(bits_for(plan.words))
         half = Signal()
-        ends = iz.tlast | (written[-2] & ~fresh if plan.beats > 1 else 1)
-        moved = Mux(iz_taken, bank.rotate_left(1) & ~ends.replicate(plan.banks), bank)
+        last_place = written[-2] & ~fresh if plan.beats > 1 else Const(1)
+        beyond = last_place.shift_left((plan.skip + plan.beats) % plan.banks)
+        ends = iz.tlast.replicate(plan.banks) | beyond
+        moved = Mux(iz.tvalid, bank.rotate_left(1) & ~ends, bank)
         m.d.sync += bank.eq(moved | step.shift_left(plan.skip))
         with m.If(iz_taken):
             with m.If(bank[-1]):
@@ -125,11 +127,18 @@ class Decoder(wiring.Component):
         if len(pads):
             m.d.comb += Signal(len(pads), name="unused_pads", attrs={"keep": "true"}).eq(pads)
 
-        # A row, ranks beyond the tile's own masked.
+        # A row, ranks beyond the tile's own masked; the bits of stage g wait g clocks longer.
         ranks = Cat(present[rank // config.iz_rows] for rank in range(config.rank))
-        row = Signal(config.ip_width, reset_less=True)
+        row, masked = Signal(config.ip_width, reset_less=True), Signal(config.ip_width)
         m.d.sync += row.eq(ip.tdata)
-        row = row & Cat(ranks for _ in range(config.lanes))
+        m.d.comb += masked.eq(row & Cat(ranks for _ in range(config.lanes)))
+        skewed: list[Value] = list(masked)
+        for stage, those in enumerate(plan.stages[1:], 1):
+            late = [bit for bit in range(config.ip_width) if bit % config.rank >= those.start]
+            later = Signal(len(late), name=f"row{stage}", reset_less=True)
+            m.d.sync += later.eq(Cat(skewed[bit] for bit in late))
+            for bit, value in zip(late, later, strict=True):
+                skewed[bit] = value
 
         # What comes with a row through the array.
         depth = stages + 2
@@ -144,7 +153,7 @@ class Decoder(wiring.Component):
             group = ColumnGroup(config=config, columns=columns)
             m.submodules[f"columns{offset}"] = group
             m.d.comb += [
-                group.row.eq(row),
+                group.row.eq(Cat(skewed)),
                 group.start.eq(start),
                 group.write_data.eq(
                     Cat(
@@ -173,18 +182,20 @@ class Decoder(wiring.Component):
         with m.If(valid[-1]):
             m.d.sync += produced.eq(successor(produced))
         available = Signal()  # the buffer holds a beat
-        full = Signal()  # the output register holds a beat
         m.d.comb += [
-            take.eq(available & (~full | mask.tready)),
-            mask.tvalid.eq(full),
+            take.eq(available & (~mask.tvalid | mask.tready)),
             mask.tdata[: config.mask_width].eq(Cat(mask_rows)),
         ]
         with m.If(take):
             m.d.sync += [consumed.eq(successor(consumed)), mask.tlast.eq(read.data)]
         more = produced != successor(consumed)
+        # A copy of tvalid: else synthesis takes ``stuck`` into ``take``, which has far to go.
+        full = Signal(attrs={"keep": "true"})
+        stuck = full & ~mask.tready
         m.d.sync += [
-            available.eq(valid[-1] | (available & ~take) | (available & more)),
-            full.eq(take | (full & ~mask.tready)),
+            available.eq(valid[-1] | (available & stuck) | (available & more)),
+            full.eq(available | stuck),
+            mask.tvalid.eq(available | stuck),
         ]
 
         # Credits: a beat is taken only when the buffer has a place for it. The beats of the last
