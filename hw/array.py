@@ -144,7 +144,8 @@ class ColumnGroup(wiring.Component):
             m.submodules[f"bank{bank}"] = ram = memory.Memory(
                 shape=config.iz_rows * columns, depth=2 << bits, init=[]
             )
-            write, read = ram.write_port(), ram.read_port(domain="comb")
+            write = ram.write_port()
+            read = ram.read_port(domain="comb")
             word = Signal(bits, name=f"word{bank}", attrs={"keep": "true"})
             m.d.comb += [
                 word.eq(_table(loading, tuple(reads[bank] for reads in plan.reads), bits)),
@@ -213,7 +214,8 @@ class ColumnGroup(wiring.Component):
         m.submodules.buffer = ram = memory.Memory(
             shape=config.lanes * columns, depth=config.buffer_depth, init=[]
         )
-        write, read = ram.write_port(), ram.read_port(domain="comb")
+        write = ram.write_port()
+        read = ram.read_port(domain="comb")
         produced = _kept(len(write.addr), "produced", init=1)
         consumed = _kept(len(read.addr), "consumed", init=1)
         m.d.comb += [

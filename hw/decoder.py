@@ -66,7 +66,8 @@ class Decoder(wiring.Component):
         present = Signal(plan.beats, reset_less=True)  # beats of the tile in the array
         ip_ready = Signal()
         room = Signal()
-        iz_taken, ip_taken = Signal(), Signal()
+        iz_taken = Signal()
+        ip_taken = Signal()
         m.d.comb += [
             iz.tready.eq(iz_ready),
             ip.tready.eq(ip_ready),
@@ -129,7 +130,8 @@ class Decoder(wiring.Component):
 
         # A row, ranks beyond the tile's own masked; the bits of stage g wait g clocks longer.
         ranks = Cat(present[rank // config.iz_rows] for rank in range(config.rank))
-        row, masked = Signal(config.ip_width, reset_less=True), Signal(config.ip_width)
+        row = Signal(config.ip_width, reset_less=True)
+        masked = Signal(config.ip_width)
         m.d.sync += row.eq(ip.tdata)
         m.d.comb += masked.eq(row & Cat(ranks for _ in range(config.lanes)))
         skewed: list[Value] = list(masked)
@@ -142,7 +144,8 @@ class Decoder(wiring.Component):
 
         # What comes with a row through the array.
         depth = stages + 2
-        valid, last = Signal(depth), Signal(depth, reset_less=True)
+        valid = Signal(depth)
+        last = Signal(depth, reset_less=True)
         m.d.sync += [valid.eq(Cat(ip_taken, valid[:-1])), last.eq(Cat(ip.tlast, last[:-1]))]
         take = Signal()  # the oldest row leaves the output buffer
 
@@ -171,8 +174,10 @@ class Decoder(wiring.Component):
 
         # The output buffer: its control, and tlast; the rows are in the groups.
         m.submodules.buffer = ram = memory.Memory(shape=1, depth=config.buffer_depth, init=[])
-        write, read = ram.write_port(), ram.read_port(domain="comb")
-        produced, consumed = Signal(range(ram.depth), init=1), Signal(range(ram.depth), init=1)
+        write = ram.write_port()
+        read = ram.read_port(domain="comb")
+        produced = Signal(range(ram.depth), init=1)
+        consumed = Signal(range(ram.depth), init=1)
         m.d.comb += [
             write.addr.eq(produced),
             write.data.eq(last[-1]),
@@ -201,7 +206,8 @@ class Decoder(wiring.Component):
         # Credits: a beat is taken only when the buffer has a place for it. The beats of the last
         # two clocks are not counted yet, nor is the next one; four places cover them all.
         free = Signal(range(ram.depth), init=ram.depth - 1)
-        spent, returned = valid[0], Signal()
+        spent = valid[0]
+        returned = Signal()
         m.d.sync += returned.eq(take)
         down = spent.replicate(len(free))
         flipped = Signal.like(free)  # one more of the complement is one less

@@ -145,7 +145,7 @@ class TestFaults:
     def plant(self, command, folder, changes):
         assert command("generate", "a.lrbi", "-o", "rtl").code == 0
         config = DecoderConfig(rank=5, tile_rows=10, tile_cols=13)
-        decoder = planted(changes)["Decoder"](config=config)
+        decoder = planted(changes)[0](config=config)
         text = verilog(decoder, name="lrbi_decoder", reset="rst", command="")
         (folder / "rtl/lrbi_decoder.v").write_text(text)
 

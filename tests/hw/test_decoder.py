@@ -1,11 +1,7 @@
 """The decoder against the Boolean product, in Amaranth's simulator."""
 
-import inspect
 import itertools
-import types
 
-import lrbi.hw.array
-import lrbi.hw.decoder
 import numpy as np
 import pytest
 from amaranth.hdl import Module, Signal
@@ -14,6 +10,13 @@ from lrbi.hw.array import LoadPlan, successor
 from lrbi.sim.cycles import mask_clocks
 from lrbi.sim.pysim import Tile, decode
 from lrbi.sim.scene import Stalls
+from planting import (
+    OR_FOR_AND,
+    OR_FOR_AND_IN_STAGE_0,
+    READY_IGNORED,
+    VALID_STUCK,
+    planted,
+)
 
 from lrbi import boolean_product
 from lrbi.config import DecoderConfig
@@ -228,54 +231,42 @@ def test_a_stage_reads_each_of_its_rows_from_a_bank_of_its_own(point):
 
 
 FAULTS = {
-    "valid stuck": (lrbi.hw.decoder, "mask.tvalid.eq(available | stuck)", "mask.tvalid.eq(0)"),
-    "valid dropped": (
-        lrbi.hw.decoder,
+    "valid stuck": VALID_STUCK,
+    "valid dropped": [(
+        "decoder",
         "mask.tvalid.eq(available | stuck)",
         "mask.tvalid.eq((available | stuck) & ~(produced[0] & stuck))",
-    ),
-    "OR for AND": (lrbi.hw.array, "Mux(p, z[part], 0)", "(p.replicate(len(z[part])) | z[part])"),
-    "I_z a row late": (lrbi.hw.array, "with m.If(tokens[stage]):", "with m.If(late[stage]):"),
-    "tready ignored": (lrbi.hw.decoder, "available & (~mask.tvalid | mask.tready)", "available"),
-    "no room kept": (lrbi.hw.decoder, "room.eq(free[2:].any())", "room.eq(1)"),
-    "ranks not masked": (
-        lrbi.hw.decoder,
+    )],
+    "OR for AND": OR_FOR_AND,
+    "OR for AND in stage 0": OR_FOR_AND_IN_STAGE_0,
+    "I_z a row late": [
+        ("array", "with m.If(tokens[stage]):", "with m.If(late[stage]):"),
+        (
+            "array",
+            "        half = _kept(1",
+            "        late = [Signal(name=f'late{stage}') for stage in range(stages)]\n"
+            "        m.d.sync += Cat(late).eq(Cat(tokens))\n        half = _kept(1",
+        ),
+    ],
+    "tready ignored": READY_IGNORED,
+    "no room kept": [("decoder", "room.eq(free[2:].any())", "room.eq(1)")],
+    "ranks not masked": [(
+        "decoder",
         "row & Cat(ranks for _ in range(config.lanes))",
         "row & Cat(ranks | ~0 for _ in range(config.lanes))",
-    ),
-    "one half of the memory": (lrbi.hw.decoder, "half.eq(~half)", "half.eq(half)"),
-    "written while a frame waits": (
-        lrbi.hw.decoder, "iz.tlast.replicate(plan.banks) | beyond", "beyond",
-    ),
-    "token not waited for": (lrbi.hw.decoder, "& idle", ""),
-    "last row forgotten": (lrbi.hw.decoder, "Cat(ip.tlast, last[:-1])", "Cat(0, last[:-1])"),
+    )],
+    "one half of the memory": [("decoder", "half.eq(~half)", "half.eq(half)")],
+    "written while a frame waits": [
+        ("decoder", "iz.tlast.replicate(plan.banks) | beyond", "beyond"),
+    ],
+    "token not waited for": [("decoder", "& idle", "")],
+    "last row forgotten": [("decoder", "Cat(ip.tlast, last[:-1])", "Cat(0, last[:-1])")],
 }  # fmt: skip
-
-
-def planted(module, old, new):
-    """The decoder with one line of its source changed."""
-    sources = {name: inspect.getsource(name) for name in (lrbi.hw.array, lrbi.hw.decoder)}
-    assert old in sources[module]
-    sources[module] = sources[module].replace(old, new)
-    if "late[" in new:
-        declaration = "        half = _kept(1"
-        sources[module] = sources[module].replace(
-            declaration,
-            "        late = [Signal(name=f'late{stage}') for stage in range(stages)]\n"
-            "        m.d.sync += Cat(late).eq(Cat(tokens))\n" + declaration,
-            1,
-        )
-    array, decoder = types.ModuleType("array"), types.ModuleType("decoder")
-    exec(sources[lrbi.hw.array], vars(array))
-    source = sources[lrbi.hw.decoder]
-    exec(source, vars(decoder))
-    decoder.ColumnGroup = array.ColumnGroup
-    return decoder.Decoder
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_fault_is_caught(name):
-    faulty = planted(*FAULTS[name])
+    faulty, _ = planted(FAULTS[name])
     rng = np.random.default_rng(6)
     tiles = [random_tile(SMALL, rng) for _ in range(20)]
     tiles += [random_tile(SMALL, rng, height=1, rank=rank) for rank in (7, 1) for _ in range(9)]
@@ -285,6 +276,6 @@ def test_planted_fault_is_caught(name):
 
 
 def test_the_planting_itself_changes_nothing():
-    same = planted(lrbi.hw.decoder, "(~mask.tvalid | mask.tready)", "(mask.tready | ~mask.tvalid)")
+    same, _ = planted([("decoder", "(~mask.tvalid | mask.tready)", "(mask.tready | ~mask.tvalid)")])
     rng = np.random.default_rng(6)
     check(SMALL, [random_tile(SMALL, rng) for _ in range(10)], decoder=same)

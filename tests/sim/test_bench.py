@@ -116,7 +116,7 @@ class TestFaults:
     SMALL = DecoderConfig(rank=5, tile_rows=8, tile_cols=9, stage_ranks=2)
 
     def outcomes(self, changes, **options):
-        decoder = planted(changes)["Decoder"](config=self.SMALL)
+        decoder = planted(changes)[0](config=self.SMALL)
         text = verilog(decoder, name="lrbi_decoder", reset="rst", command="")
         make = Tiles(self.SMALL, 4)
         scenes = [
@@ -126,7 +126,7 @@ class TestFaults:
         return play(VERILOG[-1], "lrbi_decoder", text, scenes)
 
     def test_nothing_changed(self):
-        first, second = self.outcomes({})
+        first, second = self.outcomes([])
         assert first.clean
         assert second.clean
 
