@@ -117,11 +117,12 @@ class Decoder(wiring.Component):
         ends = iz.tlast.replicate(plan.banks) | beyond
         moved = Mux(iz.tvalid, bank.rotate_left(1) & ~ends, bank)
         m.d.sync += bank.eq(moved | step.shift_left(plan.skip))
-        with m.If(iz_taken):
-            with m.If(bank[-1]):
-                m.d.sync += word.eq(plus_one(word))
-            with m.If(iz.tlast):
-                m.d.sync += [word.eq(0), half.eq(~half)]
+        with m.If(iz.tvalid & bank[-1]):
+            m.d.sync += word.eq(plus_one(word))
+        with m.If(iz.tvalid & iz.tlast):  # while a frame waits, the word is 0 anyway
+            m.d.sync += word.eq(0)
+        with m.If(iz_taken & iz.tlast):
+            m.d.sync += half.eq(~half)
 
         # Pad bits of the inputs are ignored; the name tells lint tools so.
         pads = Cat(ip.tdata[config.ip_width :], iz.tdata[config.iz_width :])
@@ -194,13 +195,14 @@ class Decoder(wiring.Component):
         with m.If(take):
             m.d.sync += [consumed.eq(successor(consumed)), mask.tlast.eq(read.data)]
         more = produced != successor(consumed)
-        # A copy of tvalid: else synthesis takes ``stuck`` into ``take``, which has far to go.
-        full = Signal(attrs={"keep": "true"})
+        # A twin of tvalid: with one for both, synthesis would make ``take``, which has far to go,
+        # from what it has for ``available``, a level deeper.
+        full = Signal()
         stuck = full & ~mask.tready
         m.d.sync += [
             available.eq(valid[-1] | (available & stuck) | (available & more)),
             full.eq(available | stuck),
-            mask.tvalid.eq(available | stuck),
+            mask.tvalid.eq(available | (mask.tvalid & ~mask.tready)),
         ]
 
         # Credits: a beat is taken only when the buffer has a place for it. The beats of the last

@@ -234,8 +234,8 @@ FAULTS = {
     "valid stuck": VALID_STUCK,
     "valid dropped": [(
         "decoder",
-        "mask.tvalid.eq(available | stuck)",
-        "mask.tvalid.eq((available | stuck) & ~(produced[0] & stuck))",
+        "(mask.tvalid & ~mask.tready)",
+        "(mask.tvalid & ~mask.tready & produced[0])",
     )],
     "OR for AND": OR_FOR_AND,
     "OR for AND in stage 0": OR_FOR_AND_IN_STAGE_0,

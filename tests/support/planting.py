@@ -13,7 +13,7 @@ SOURCES = {
     "rom": inspect.getsource(lrbi.hw.rom),
 }
 
-VALID_STUCK = [("decoder", "mask.tvalid.eq(available | stuck)", "mask.tvalid.eq(0)")]
+VALID_STUCK = [("decoder", "mask.tvalid.eq(available |", "mask.tvalid.eq(0 &")]
 READY_IGNORED = [("decoder", "available & (~mask.tvalid | mask.tready)", "available")]
 OR_FOR_AND = [("array", "Mux(p, z[part], 0)", "(p.replicate(len(z[part])) | z[part])")]
 OR_FOR_AND_IN_STAGE_0 = [
