@@ -135,6 +135,17 @@ class ColumnGroup(wiring.Component):
             m.d.sync += loading.eq(plus_one(loading))
         with m.If(tokens[-1]):
             m.d.sync += [loading.eq(0), half.eq(~half)]
+        registered = config.memory == "block"
+        attrs, domain = {}, "comb"
+        frame, stage = half, loading
+        if registered:
+            # A registered read is given its address a clock sooner. No read matters whose word is
+            # written in the same clock, and tools need not care what it gives.
+            attrs, domain = {"ram_style": "block", "no_rw_check": 1}, "sync"
+            frame = Signal(name="half_next")
+            stage = Signal.like(loading, name="loading_next")
+            moved = Mux(tokens[0] | (loading != 0), plus_one(loading), loading)
+            m.d.comb += [frame.eq(half ^ tokens[-1]), stage.eq(Mux(tokens[-1], 0, moved))]
 
         # The I_z memory: two frames, the one being loaded and the one being written.
         bus = []
@@ -142,17 +153,17 @@ class ColumnGroup(wiring.Component):
             # Only as deep as this bank's own words, lest an address bit be constant.
             bits = bits_for(-(-(plan.skip + plan.beats - bank) // plan.banks))
             m.submodules[f"bank{bank}"] = ram = memory.Memory(
-                shape=config.iz_rows * columns, depth=2 << bits, init=[]
+                shape=config.iz_rows * columns, depth=2 << bits, init=[], attrs=attrs
             )
             write = ram.write_port()
-            read = ram.read_port(domain="comb")
+            read = ram.read_port(domain=domain)
             word = Signal(bits, name=f"word{bank}", attrs={"keep": "true"})
             m.d.comb += [
-                word.eq(_table(loading, tuple(reads[bank] for reads in plan.reads), bits)),
+                word.eq(_table(stage, tuple(reads[bank] for reads in plan.reads), bits)),
                 write.en.eq(self.write_enable[bank]),
                 write.addr.eq(Cat(self.write_word[:bits], self.write_word[-1])),
                 write.data.eq(self.write_data),
-                read.addr.eq(Cat(word, half)),
+                read.addr.eq(Cat(word, frame)),
             ]
             bus.append(read.data)
 
@@ -212,10 +223,10 @@ class ColumnGroup(wiring.Component):
 
         # The output buffer.
         m.submodules.buffer = ram = memory.Memory(
-            shape=config.lanes * columns, depth=config.buffer_depth, init=[]
+            shape=config.lanes * columns, depth=config.buffer_depth, init=[], attrs=attrs
         )
         write = ram.write_port()
-        read = ram.read_port(domain="comb")
+        read = ram.read_port(domain=domain)
         produced = _kept(len(write.addr), "produced", init=1)
         consumed = _kept(len(read.addr), "consumed", init=1)
         m.d.comb += [
@@ -226,10 +237,15 @@ class ColumnGroup(wiring.Component):
         ]
         with m.If(self.valid):
             m.d.sync += produced.eq(successor(produced))
-        data = Signal(config.lanes * columns, reset_less=True)
         with m.If(self.take):
-            m.d.sync += [consumed.eq(successor(consumed)), data.eq(read.data)]
-        m.d.comb += self.mask.eq(data)
+            m.d.sync += consumed.eq(successor(consumed))
+        if registered:
+            m.d.comb += [read.en.eq(self.take), self.mask.eq(read.data)]
+        else:
+            data = Signal(config.lanes * columns, reset_less=True)
+            with m.If(self.take):
+                m.d.sync += data.eq(read.data)
+            m.d.comb += self.mask.eq(data)
         return m
 
 

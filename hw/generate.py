@@ -95,7 +95,8 @@ def _files(
 def _command(words: list[Any], config: DecoderConfig, prefix: str, vivado: bool) -> str:
     """The command that makes the same files again, all options spelled out, on one line."""
     options: list[Any] = ["--stage-ranks", config.stage_ranks, "--lanes", config.lanes]
-    options += ["--iz-rows", config.iz_rows, "--reset", config.reset, "--prefix", prefix]
+    options += ["--iz-rows", config.iz_rows, "--reset", config.reset]
+    options += ["--memory", config.memory, "--prefix", prefix]
     options += ["--vivado"] * vivado
     line = shlex.join(["lrbi", "generate", *map(str, words + options), "-o", "DIR"])
     return line.encode("unicode_escape").decode("ascii")

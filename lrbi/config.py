@@ -113,6 +113,9 @@ class DecoderConfig:
     """I_z rows a beat at the port."""
     reset: Literal["rst", "aresetn"] = "rst"
     """Reset port: ``rst`` active high, or ``aresetn`` active low; synchronous both."""
+    memory: Literal["distributed", "block"] = "distributed"
+    """What the I_z memory and the output buffer are read like: LUT RAM, or block RAM, whose reads
+    are registered, for devices that have no other."""
 
     def __post_init__(self) -> None:
         for noun, name, most in (
@@ -129,6 +132,8 @@ class DecoderConfig:
             object.__setattr__(self, name, value)
         if self.reset not in ("rst", "aresetn"):
             raise InputError(f"Reset must be 'rst' or 'aresetn', not {self.reset!r}")
+        if self.memory not in ("distributed", "block"):
+            raise InputError(f"Memory must be 'distributed' or 'block', not {self.memory!r}")
 
     @property
     def stages(self) -> tuple[int, ...]:

@@ -101,6 +101,13 @@ def decoder_options(verb: _Verb) -> _Verb:
     """Add the decoder's own options, named as the fields of ``DecoderConfig``."""
     for option in (
         click.option(
+            "--memory",
+            type=click.Choice(["distributed", "block"]),
+            default="distributed",
+            show_default=True,
+            help="I_z memory and output buffer in LUT RAM, or in block RAM (iCE40 has no other).",
+        ),
+        click.option(
             "--reset",
             type=click.Choice(["rst", "aresetn"]),
             default="rst",

@@ -1,5 +1,6 @@
 """The decoder against the Boolean product, in Amaranth's simulator."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -89,6 +90,26 @@ def test_random_tiles_over_a_grid_of_configs(point):
         for tile in tiles
     ]
     assert run.clocks == mask_clocks(config, beats)
+
+
+TRANSPARENT = [(
+    "array",
+    "ram.read_port(domain=domain)",
+    "ram.read_port(domain=domain, transparent_for=(write,) if domain == 'sync' else ())",
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", GRID, ids=str)
+@pytest.mark.parametrize("collisions", ["old", "new"])
+def test_block_memories_do_the_same_whatever_a_collision_gives(point, collisions):
+    """A word that is read while it is written comes as it was, or as it will be: no matter."""
+    config = dataclasses.replace(config_of(point), memory="block")
+    rng = np.random.default_rng(point)
+    tiles = [random_tile(config, rng) for _ in range(25)]
+    decoder, _ = planted(TRANSPARENT if collisions == "new" else [])
+    run = check(config, tiles, decoder=decoder)
+    assert run.clocks == check(config_of(point), tiles).clocks
+    check(config, tiles, decoder=decoder, stalls=Stalls(0.3, 0.2, 0.6))
 
 
 @pytest.mark.parametrize("point", GRID[3:7], ids=str)

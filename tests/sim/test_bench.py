@@ -77,7 +77,7 @@ def test_rom_decoder(simulator, rom_layer):
 
 
 GRID = [
-    # rank, columns, ranks a stage, lanes, I_z rows a beat
+    # rank, columns, ranks a stage, lanes, I_z rows a beat, memory
     (1, 1, 6, 1, 1),
     (1, 40, 1, 3, 2),
     (2, 3, 1, 1, 1),
@@ -90,17 +90,19 @@ GRID = [
     (16, 16, 3, 1, 16),
     (20, 7, 40, 1, 3),
     (32, 65, 6, 1, 2),
+    (16, 33, 6, 1, 1, "block"),
+    (9, 20, 4, 2, 3, "block"),
 ]
 
 
 @pytest.mark.parametrize("point", GRID, ids=str)
 def test_thousands_of_random_tiles_over_a_grid_of_configs(point):
-    rank, columns, stage_ranks, lanes, iz_rows = point
+    rank, columns, stage_ranks, lanes, iz_rows, memory = (*point, "distributed")[:6]
     config = DecoderConfig(
         rank=rank, tile_rows=16, tile_cols=columns, stage_ranks=stage_ranks, lanes=lanes,
-        iz_rows=iz_rows,
+        iz_rows=iz_rows, memory=memory,
     )  # fmt: skip
-    make = Tiles(config, point)
+    make = Tiles(config, point[:5])
     scenes = {
         "free": make.random(100),
         "stalled": make.random(80, stalls=Stalls(0.3, 0.1, 0.5, 1)),
