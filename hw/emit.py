@@ -54,7 +54,8 @@ def verilog(
     depends on nothing but the component and the versions that its head names.
     """
     text = _run_yosys(rtlil.convert(component, name=name, ports=_ports(component), emit_src=False))
-    body = _mark_unused(_without_aliases(_plain_names(text[text.index(f"module {name}(") :])))
+    body = _plain_names(text[text.index(f"module {name}(") :])
+    body = _pad_operands(_mark_unused(_without_aliases(body)))
     roms = roms or {}
 
     def initial(match: re.Match[str]) -> str:
@@ -271,6 +272,44 @@ def _mark_unused(text: str) -> str:
         return text
     reader = f"  wire unused = &{{1'b0, {', '.join(names)}}};\n"
     return re.sub(attribute, "", text).replace("endmodule", f"{reader}endmodule")
+
+
+def _pad_operands(text: str) -> str:
+    """Write the operands of sums and comparisons in one width.
+
+    Amaranth leaves out their leading zeros, and lint tools ask whether that was meant.
+    """
+    declared = {
+        name: int(high or 0) + 1
+        for high, name in re.findall(r"(?:wire|reg|input|output) (?:\[(\d+):0\] )?(\w+);", text)
+    }
+
+    def width(operand: str) -> int:
+        if operand.startswith("{"):
+            return sum(width(part) for part in operand.strip("{} ").split(", "))
+        if found := re.fullmatch(r"(\d+)'h[0-9a-f]+", operand):
+            return int(found[1])
+        if found := re.fullmatch(r"\w+\[(\d+)(?::(\d+))?\]", operand):
+            return int(found[1]) - int(found[2] or found[1]) + 1
+        return declared[operand]
+
+    def pad(match: re.Match[str]) -> str:
+        result, operator = match[1], match[3]
+        left, right = widths = width(match[2]), width(match[4])
+        wanted = max(left, right, declared[result] if operator == "+" else 0)
+        padded = []
+        for operand, size in zip((match[2], match[4]), widths, strict=True):
+            if size == wanted:
+                padded.append(operand)
+            elif "'h" in operand and operand[0] != "{":
+                digits = operand.partition("'h")[2]
+                padded.append(f"{wanted}'h{digits}")
+            else:
+                padded.append(f"{{ {wanted - size}'h0, {operand} }}")
+        return f"  assign {result} = {padded[0]} {operator} {padded[1]};"
+
+    operand = r"(\{ [^{}]* \}|[\w'\[\]:]+)"
+    return re.sub(rf"^  assign (\w+) = {operand} (\+|==|!=|>) {operand};$", pad, text, flags=re.M)
 
 
 def _keep_registers(text: str) -> str:

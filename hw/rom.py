@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 from lrbi.hw.array import plus_one
@@ -11,15 +11,15 @@ from lrbi.hw.decoder import Decoder
 
 from lrbi.config import DecoderConfig
 
-START_CLOCKS = 4
+START_CLOCKS = 5
 """Clocks from a start to the first beats that the ROMs offer the decoder."""
 
 
 class RomPlayer(wiring.Component):
     """Plays tiles out of a ROM: a frame each, a word a beat, a beat a clock.
 
-    The first beat is valid two clocks after ``start``. The ROM is read into its output register,
-    as block RAM wants it, and ``tdata`` is that register.
+    The first beat is valid three clocks after ``start``. The ROM is read into its output register,
+    as block RAM wants it, and from there into ``tdata``: block RAM is slow to give its word.
 
     Parameters
     ----------
@@ -71,31 +71,41 @@ class RomPlayer(wiring.Component):
         words_left = Signal(range(self.tile_words), reset_less=True)
         tiles_left = Signal.like(self.count, reset_less=True)
         playing = Signal()
-        valid = Signal()
-        last = Signal(reset_less=True)
         advance = Signal()
         final = Signal()  # the word is its tile's last
         m.d.comb += [
-            advance.eq(~valid | self.stream.tready),
+            advance.eq(~self.stream.tvalid | self.stream.tready),
             final.eq(~words_left.any()),
             read.addr.eq(address),
             read.en.eq(advance),
-            self.stream.tdata.eq(read.data),
-            self.stream.tvalid.eq(valid),
-            self.stream.tlast.eq(last),
         ]
-        # Where the first tile begins: a product that has a clock to itself.
-        m.d.sync += base.eq(self.first * (self.tile_words >> shift))
+        # The word that was read, and the beat that it becomes.
+        read_valid = Signal()
+        read_last = Signal(reset_less=True)
+        data = Signal(self.width, reset_less=True)
+        last = Signal(reset_less=True)
+        m.d.comb += [self.stream.tdata.eq(data), self.stream.tlast.eq(last)]
         with m.If(advance):
-            m.d.sync += [valid.eq(playing), last.eq(final)]
+            m.d.sync += [
+                read_valid.eq(playing),
+                read_last.eq(final),
+                self.stream.tvalid.eq(read_valid),
+                last.eq(read_last),
+                data.eq(read.data),
+            ]
+        # Where the first tile begins: a sum that has a clock to itself, since a product would
+        # take a multiplier block, and be slow.
+        factor = self.tile_words >> shift
+        terms = (self.first << bit for bit in range(factor.bit_length()) if factor >> bit & 1)
+        m.d.sync += base.eq(sum(terms, Const(0, 1)))
         with m.If(advance & playing):
             m.d.sync += [
                 address.eq(plus_one(address)),
-                words_left.eq(Mux(final, self.tile_words - 1, minus_one(words_left))),
+                words_left.eq(Mux(final, self.tile_words - 1, words_left - 1)),
             ]
             with m.If(final):
-                m.d.sync += tiles_left.eq(minus_one(tiles_left))
-                with m.If(is_one(tiles_left)):
+                m.d.sync += tiles_left.eq(tiles_left - 1)
+                with m.If(tiles_left == 1):
                     m.d.sync += playing.eq(0)
         with m.If(self.start):
             m.d.sync += [
@@ -115,7 +125,7 @@ class RomDecoder(wiring.Component):
     ``done`` says so, or the tiles play: every one with R rows and k ranks, padding included. The
     clock after the last mask beat was taken, ``busy`` falls and ``done`` is high for one clock::
 
-        clock      s     s+1   s+2   s+3   s+4           t       t+1
+        clock      s     s+1   s+2   ...   s+5           t       t+1
         start      high
         busy             high  high  ...                 high    low
         I_z, I_p                           first beats
@@ -208,11 +218,11 @@ class RomDecoder(wiring.Component):
         ]
         m.d.sync += [checked.eq(sampled), go.eq(0), self.done.eq(0)]
         with m.If(over):
-            m.d.sync += count.eq(minus_one(count))
-            with m.If(is_one(count)):
+            m.d.sync += count.eq(count - 1)
+            with m.If(count == 1):
                 m.d.sync += [self.busy.eq(0), self.done.eq(1)]
         with m.If(checked):
-            with m.If(above(stop, self.tiles)):
+            with m.If(stop > self.tiles):
                 m.d.sync += [self.busy.eq(0), self.error.eq(1)]
             with m.Elif(~count.any()):
                 m.d.sync += [self.busy.eq(0), self.done.eq(1)]
@@ -226,27 +236,3 @@ class RomDecoder(wiring.Component):
                 self.error.eq(0),
             ]
         return m
-
-
-# Arithmetic and comparisons with constants, bit by bit: as operators, Yosys writes them with
-# constants of another width, which lint tools report.
-
-
-def minus_one(value: Value) -> Value:
-    """``value - 1`` in as many bits as it has."""
-    return Cat(bit ^ ~value[:index].any() for index, bit in enumerate(value))
-
-
-def is_one(value: Value) -> Value:
-    """``value == 1``."""
-    return value[0] & ~value[1:].any()
-
-
-def above(value: Value, limit: int) -> Value:
-    """``value > limit``: it has a one where the limit has none, and all of its ones above that."""
-    ones = [bit for bit in range(len(value)) if limit >> bit & 1]
-    return Cat(
-        Cat(value[bit], *(value[one] for one in ones if one > bit)).all()
-        for bit in range(len(value))
-        if bit not in ones
-    ).any()
