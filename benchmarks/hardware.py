@@ -1,7 +1,8 @@
 """``python -m benchmarks.hardware 16x64x6 ...``: area and clock of the decoder on an ECP5.
 
-Each word is rank x columns x ranks a stage. Yosys' ``synth_ecp5`` counts the module's cells; for
-the clock, nextpnr places and routes it out of context with every port registered, once a seed.
+Each word is rank x columns x ranks a stage, and x lanes if they are several. Yosys' ``synth_ecp5``
+counts the module's cells; for the clock, nextpnr places and routes it out of context with every
+port registered, once a seed.
 """
 
 import argparse
@@ -84,6 +85,7 @@ def measure(config: DecoderConfig, seeds: list[int]) -> dict[str, object]:
         "rank": config.rank,
         "columns": config.tile_cols,
         "stage_ranks": config.stage_ranks,
+        "lanes": config.lanes,
         "lut4": kinds.get("LUT4", 0),
         "ff": kinds.get("TRELLIS_FF", 0),
         "dpr16x4": kinds.get("TRELLIS_DPR16X4", 0),
@@ -95,23 +97,27 @@ def measure(config: DecoderConfig, seeds: list[int]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hardware", description=__doc__)
-    parser.add_argument("configs", nargs="*", default=["16x64x6"], metavar="KxCxD")
+    parser.add_argument("configs", nargs="*", default=["16x64x6"], metavar="KxCxD[xL]")
     parser.add_argument("--seeds", default="1,2,3", help="seeds of nextpnr, joined by commas")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
-    titles = ("k x C, d", "LUT4", "/ floor", "FF", "/ kC", "DPR16X4", "MHz", "seeds")
+    titles = ("k x C x d", "LUT4", "/ floor", "FF", "/ kC", "DPR16X4", "MHz", "seeds")
     table = Table(*titles)
     rows = []
     for word in options.configs:
-        if not re.fullmatch(r"\d+x\d+x\d+", word):
-            parser.error(f"{word!r} must be rank x columns x ranks a stage, as in 16x64x6")
-        rank, columns, stage_ranks = map(int, word.split("x"))
-        config = DecoderConfig(rank=rank, tile_rows=64, tile_cols=columns, stage_ranks=stage_ranks)
+        if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", word):
+            parser.error(
+                f"{word!r} must be rank x columns x ranks a stage (x lanes), as in 16x64x6"
+            )
+        rank, columns, stage_ranks, lanes = map(int, f"{word}x1".split("x")[:4])
+        config = DecoderConfig(
+            rank=rank, tile_rows=64, tile_cols=columns, stage_ranks=stage_ranks, lanes=lanes
+        )
         row = measure(config, [int(seed) for seed in options.seeds.split(",")])
         rows.append(row)
-        floor, bits = (2 * rank - 1) / 3 * columns, rank * columns
+        floor, bits = (2 * rank - 1) / 3 * columns * lanes, rank * columns
         table.add_row(
-            f"{rank} x {columns}, {stage_ranks}", str(row["lut4"]), f"{row['lut4'] / floor:.2f}",
+            word, str(row["lut4"]), f"{row['lut4'] / floor:.2f}",
             str(row["ff"]), f"{row['ff'] / bits:.2f}", str(row["dpr16x4"]), str(row["fmax_mhz"]),
             " ".join(map(str, row["fmax_mhz_seeds"])),
         )  # fmt: skip
