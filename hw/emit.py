@@ -188,13 +188,14 @@ def _head(command: str) -> str:
 def _plain_names(text: str) -> str:
     """Names without the ``$`` that tells equal ones apart, and so without Verilog's escapes."""
     names = set(re.findall(r"[\w$]+", text))
-    for escaped in sorted(set(re.findall(r"\\(\w*\$[\w$]*) ", text))):
-        plain = escaped.replace("$", "_")
-        while plain in names:
-            plain += "_"
-        names.add(plain)
-        text = text.replace(f"\\{escaped} ", plain)
-    return text
+    escaped = r"\\(\w*\$[\w$]*) "
+    plain = {}
+    for name in sorted(set(re.findall(escaped, text))):
+        plain[name] = name.replace("$", "_")
+        while plain[name] in names:
+            plain[name] += "_"
+        names.add(plain[name])
+    return re.sub(escaped, lambda match: plain[match[1]], text)
 
 
 def _ansi_ports(text: str, name: str, ports: list[str], reset: str, vivado: bool) -> str:
