@@ -59,11 +59,12 @@ def verilog(
     roms = roms or {}
 
     def initial(match: re.Match[str]) -> str:
-        memory = match[1]
-        read = f"  initial $readmemh(`{rom_macro(name, memory)}, {memory});\n"
+        memory, last = match[1], match[2]
+        # With both addresses, since tools differ on which end of a memory comes first.
+        read = f"  initial $readmemh(`{rom_macro(name, memory)}, {memory}, 0, {last});\n"
         return read if memory in roms else ""
 
-    body = re.sub(r"  initial begin\n(?:    (\w+)\[\d+\] = \S+;\n)+  end\n", initial, body)
+    body = re.sub(r"  initial begin\n(?:    (\w+)\[(\d+)\] = \S+;\n)+  end\n", initial, body)
     head = _head(command)
     for memory, file in roms.items():
         macro = rom_macro(name, memory)
@@ -265,10 +266,14 @@ def _without_aliases(text: str) -> str:
 
 
 def _mark_unused(text: str) -> str:
-    """Read the bits that nothing reads, as Yosys lists them, in a net whose name says so."""
+    """Read the bits that nothing reads in a net whose name says so.
+
+    Yosys lists some; others are in nets that are assigned in parts, so those are read whole.
+    """
     attribute = r'  \(\* unused_bits = "[^"]*" \*\)\n'
     declaration = r"(?:  \(\*.*\n)*  (?:wire|reg) (?:\[\d+:\d+\] )?(\w+);\n"
     names = re.findall(attribute + declaration, text)
+    names += dict.fromkeys(re.findall(r"^  assign (\w+)\[", text, re.MULTILINE))
     if not names:
         return text
     reader = f"  wire unused = &{{1'b0, {', '.join(names)}}};\n"

@@ -1,5 +1,6 @@
 """What ``lrbi generate`` writes: the files of a decoder, as texts by their names."""
 
+import hashlib
 import json
 import shlex
 from typing import Any
@@ -38,8 +39,8 @@ def rom_decoder_files(
 ) -> dict[str, str]:
     """The ROM-backed decoder ``lrbi_rom_decoder`` of a layer, and its two ROM images.
 
-    ``source`` is the factor file's name and the layer's, ``stem`` what the images' names begin
-    with.
+    ``source`` is the factor file's name and the layer's; the images' names begin with the prefix
+    and ``stem``.
     """
     file, layer_name = source
     command = _command([file, "--top", "rom", "--layer", layer_name], config, prefix, vivado)
@@ -51,7 +52,8 @@ def rom_decoder_files(
             ("ip", "iz"), rom_images(layer, lanes=config.lanes, iz_rows=config.iz_rows), strict=True
         )
     )
-    files = {kind: f"{stem}.{kind}.mem" for kind in images}
+    files = {kind: f"{prefix}{stem}.{kind}.mem" for kind in images}
+    texts = {kind: mem_text(image) for kind, image in images.items()}
     facts |= {
         "layer": layer_name,
         "tiles": len(layer.tiles),
@@ -62,14 +64,13 @@ def rom_decoder_files(
                 "define": rom_macro(name, f"{kind}_rom"),
                 "width": image.width,
                 "depth": image.depth,
+                "sha256": hashlib.sha256(texts[kind].encode()).hexdigest(),
             }
             for kind, image in images.items()
         ],
     }
     roms = {f"{kind}_rom": file for kind, file in files.items()}
-    return _files(decoder, facts, roms, vivado) | {
-        files[kind]: mem_text(image) for kind, image in images.items()
-    }
+    return _files(decoder, facts, roms, vivado) | {files[kind]: texts[kind] for kind in files}
 
 
 def _files(
@@ -98,5 +99,19 @@ def _command(words: list[Any], config: DecoderConfig, prefix: str, vivado: bool)
     options += ["--iz-rows", config.iz_rows, "--reset", config.reset]
     options += ["--memory", config.memory, "--prefix", prefix]
     options += ["--vivado"] * vivado
-    line = shlex.join(["lrbi", "generate", *map(str, words + options), "-o", "DIR"])
-    return line.encode("unicode_escape").decode("ascii")
+    return " ".join(map(_quoted, ["lrbi", "generate", *map(str, words + options), "-o", "DIR"]))
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell, on one line and in ASCII."""
+    if word.isascii() and word.isprintable():
+        return shlex.quote(word)
+    letters = (
+        "\\" + letter
+        if letter in "\\'"
+        else letter
+        if letter.isascii() and letter.isprintable()
+        else f"\\U{ord(letter):08x}"
+        for letter in word
+    )
+    return f"$'{''.join(letters)}'"

@@ -77,6 +77,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], str]:
     try:
         if Path(path).exists() and not Path(path).is_file():
             raise InputError("it is a folder, a device or a pipe")
+        Path(path).open("rb").close()  # safetensors takes any failure for a missing file
         with safetensors.safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             if set(metadata) != {_KEY}:

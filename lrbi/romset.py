@@ -90,12 +90,14 @@ def export_roms(
     lanes: int = 1,
     iz_rows: int = 1,
     vectors: bool = False,
+    among: Iterable[str] = (),
     on_file: Progress | None = None,
 ) -> dict[str, Any]:
     """Write the factor ROMs of layers to a folder, in all the formats, and return the manifest.
 
     A word holds ``lanes`` rows of I_p or ``iz_rows`` of I_z. With ``vectors`` each layer gets its
-    mask rows and a self-checking bench too, and the format ``mem``, which the bench reads. Files
+    mask rows and a self-checking bench too, and the format ``mem``, which the bench reads. Names of
+    files are told apart from those of all layers in ``among`` too, those of one factor file. Files
     move into place together, the manifest last; what the folder's former manifest names and the
     new one does not is removed, if it is still as it was exported.
     """
@@ -109,7 +111,8 @@ def export_roms(
     sizes = DecoderConfig(rank=1, tile_rows=1, tile_cols=1, lanes=lanes, iz_rows=iz_rows)
     folder = Path(folder)
     former = _former_files(folder)
-    names = file_stems(layers)
+    stems = file_stems({*layers, *among})
+    names = {name: stem for name, stem in stems.items() if name in layers}
     entries = {}
     with _made(folder), ExitStack() as stack:
 

@@ -31,7 +31,8 @@ _BENCH = """\
 //
 // For the decoder of this layer's own rank, tile, lanes and I_z rows, whose stream widths it has:
 //   lrbi generate --rank @RANK@ --tile @ROWS@x@COLS@ --lanes @LANES@ --iz-rows @IZ_ROWS@ -o rtl
-// A decoder of a larger rank does too: give that rank as the macro LRBI_RANK.
+// A decoder of a larger rank does too: give that rank as the macro LRBI_RANK. LRBI_MODULE names a
+// decoder that was made with --prefix, LRBI_ARESETN is for one made with --reset aresetn.
 //
 // Run it in the folder of the .mem files, or name them by LRBI_IP_FILE, LRBI_IZ_FILE and
 // LRBI_MASK_FILE:
@@ -39,6 +40,9 @@ _BENCH = """\
 //   $ verilator --binary --timing --top-module @MODULE@ @STEM@.tb.v rtl/lrbi_decoder.v
 //   $ obj_dir/V@MODULE@
 // One line says PASS or FAIL, after what differs; with FAIL both simulators end with an error.
+`ifndef LRBI_MODULE
+`define LRBI_MODULE lrbi_decoder
+`endif
 `ifndef LRBI_RANK
 `define LRBI_RANK @RANK@
 `endif
@@ -79,8 +83,12 @@ module @MODULE@;
   wire [MASK_BITS-1:0] mask_tdata;
   integer ip_next, iz_next, mask_next, idle, wrong, index, lane;
 
-  lrbi_decoder decoder (
+  `LRBI_MODULE decoder (
+`ifdef LRBI_ARESETN
+    .aclk(clk), .aresetn(!rst), .error(error),
+`else
     .clk(clk), .rst(rst), .error(error),
+`endif
     .s_axis_iz_tdata(iz_tdata), .s_axis_iz_tvalid(iz_tvalid),
     .s_axis_iz_tready(iz_tready), .s_axis_iz_tlast(iz_tlast),
     .s_axis_ip_tdata(ip_tdata), .s_axis_ip_tvalid(ip_tvalid),

@@ -219,6 +219,7 @@ class Bench:
         error = self._clocked.dut.error
         while not scoreboard.drained and not monitor.problem:
             await Timer(16 * PERIOD, unit="ns")
+            report(0)  # a sign of life
             while not self._sink.empty():
                 frame = self._sink.recv_nowait(compact=False)
                 first, last = frame.sim_time_start / 1000, frame.sim_time_end / 1000  # ps to ns

@@ -1,9 +1,12 @@
 """From layers to a report: the shipped files through a decoder, every mask row compared."""
 
+import hashlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import pairwise
@@ -16,12 +19,14 @@ from lrbi.sim import pysim, verilog
 from lrbi.sim.cycles import mask_clocks, rom_mask_clocks
 from lrbi.sim.scene import PATIENCE, Outcome, Scene, Stalls
 
+from lrbi.atomic import check_writable, replacing
 from lrbi.config import DecoderConfig
 from lrbi.errors import InputError, MissingToolError
 from lrbi.layer import CompressedLayer
-from lrbi.layout import to_words, unpack_words
+from lrbi.layout import row_bytes, to_words, unpack_words
 from lrbi.product import boolean_product
 from lrbi.rom import mem_text
+from lrbi.romfiles import FORMATS
 from lrbi.romset import LayerRoms, export_roms, file_stems, read_roms
 
 AMARANTH = "amaranth"
@@ -86,7 +91,7 @@ class Report:
     model_clocks: int = 0
     """The same by the cycle model, which knows of no stalls."""
     as_modelled: bool | None = None
-    """Whether every tile came on the clocks of the model; None where ports stall."""
+    """Whether every tile came on the clocks of the model; None where ports stall, or on a stop."""
     row_share: float = 0.0
     """Share of the clocks that carried a mask beat."""
     stopped: list[str] = field(default_factory=list)
@@ -137,6 +142,8 @@ def simulate(
     layers' own factors.
     """
     simulator = _choose(request, tell)
+    if request.waves is not None:
+        check_writable(request.waves)
     if request.rom is not None:
         roms = _matching_roms(layers, request.rom)
     else:
@@ -184,13 +191,15 @@ def _choose(request: Request, tell: Callable[[str], None]) -> str:
     waves = request.waves.suffix.removeprefix(".") if request.waves else ""
     if waves not in ("", "fst", "vcd"):
         raise InputError(f"Waves must go to a file that ends in .fst or .vcd, not {request.waves}")
+    if request.rtl is not None and request.simulator == AMARANTH:
+        raise InputError(
+            "A folder of Verilog must go with a Verilog simulator, not with Amaranth's"
+        )
     simulator = usable(request.simulator, waves)
     faster = verilog.missing("verilator", waves)
     if simulator == AMARANTH:
         if request.rtl is not None:
-            raise MissingToolError(
-                f"A folder of Verilog needs a Verilog simulator: {faster or 'use --sim verilator'}"
-            )
+            raise MissingToolError(f"A folder of Verilog needs a Verilog simulator: {faster}")
         if waves == "fst":
             raise InputError(
                 f"Waves of Amaranth's simulator must go to a .vcd file, not {request.waves}"
@@ -225,10 +234,11 @@ def _play(
             done += beats
             advance(done)
 
-        outcomes = [
-            pysim.play_scene(job.config, scene, roms=roms, waves=waves, progress=count)
-            for scene in job.scenes.values()
-        ]
+        with replacing(waves) if waves else nullcontext() as file:
+            outcomes = [
+                pysim.play_scene(job.config, scene, roms=roms, waves=file, progress=count)
+                for scene in job.scenes.values()
+            ]
     else:
 
         def building(fresh: bool) -> None:
@@ -310,9 +320,7 @@ def _rom_jobs(
             )
         images = (roms[name].ip, roms[name].iz)
         files = {
-            rom["file"]: _text(request.rtl / rom["file"])
-            if request.rom is None
-            else mem_text(image)
+            rom["file"]: mem_text(image) if request.rom else _rom_text(request.rtl, rom)
             for rom, image in zip(facts["roms"], images, strict=True)
         }
         if request.rom is not None:
@@ -345,16 +353,14 @@ def _rom_jobs(
 def _design(folder: Path, top: str) -> tuple[dict[str, Any], str]:
     """The manifest and the Verilog of the one design of its kind in a folder."""
     found = []
+    if not folder.is_dir():
+        raise InputError(f"Design folder {folder} cannot be used: there is none")
     try:
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(path for path in folder.iterdir() if path.suffix == ".json"):
             facts = json.loads(path.read_text())
-            if (
-                isinstance(facts, dict)
-                and "module" in facts
-                and ("roms" in facts) == (top == "rom")
-            ):
+            if isinstance(facts, dict) and isinstance(facts.get("module"), str):
                 found.append(facts)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"Design folder {folder} cannot be used: {error}") from error
     found = [facts for facts in found if ("roms" in facts) == (top == "rom")]
     if len(found) != 1:
@@ -363,15 +369,33 @@ def _design(folder: Path, top: str) -> tuple[dict[str, Any], str]:
             f"(lrbi generate --top {top} makes it)"
         )
     facts = found[0]
+    name = facts["module"]
+    text = _text(folder / f"{name}.v")
     try:
-        DecoderConfig(**facts["config"])
-        if top == "rom" and not (len(facts["roms"]) == 2 and facts["tiles"] and facts["layer"]):
-            raise KeyError("roms")
-    except (KeyError, TypeError) as error:
+        config = DecoderConfig(**facts["config"])
+        widths = {"m_axis_mask_tdata": row_bytes(config.mask_width) * 8}
+        if top == "rom":
+            widths["first_tile"] = facts["tiles"].bit_length()
+            if not isinstance(facts["layer"], str) or len(facts["roms"]) != 2:
+                raise TypeError
+            for rom in facts["roms"]:
+                if Path(rom["file"]).name != rom["file"] or not isinstance(rom["sha256"], str):
+                    raise ValueError
+        else:
+            widths["s_axis_ip_tdata"] = row_bytes(config.ip_width) * 8
+            widths["s_axis_iz_tdata"] = row_bytes(config.iz_width) * 8
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"Design folder {folder} cannot be used: {facts['module']}.json lacks {error}"
+            f"Design folder {folder} cannot be used: {name}.json is not as lrbi generate writes it"
         ) from error
-    return facts, _text(folder / f"{facts['module']}.v")
+    for port, width in widths.items():
+        span = rf"\[{width - 1}:0\] " if width > 1 else ""
+        if not re.search(rf"\b(input|output) (wire |reg )?{span}{port}\b", text):
+            raise InputError(
+                f"Design folder {folder} cannot be used: {name}.v has no port {port} of {width} "
+                f"bits, as {name}.json says it has"
+            )
+    return facts, text
 
 
 def _text(path: Path) -> str:
@@ -379,6 +403,21 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError as error:
         raise InputError(f"File {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"File {path} cannot be read: it is no text") from error
+
+
+def _rom_text(folder: Path, rom: dict[str, Any]) -> str:
+    """A ROM file of a design folder, whole."""
+    path = folder / rom["file"]
+    text = _text(path)
+    try:
+        FORMATS["mem"].decode(text.encode(), rom["width"], rom["depth"], "")
+        if hashlib.sha256(text.encode()).hexdigest() != rom["sha256"]:
+            raise InputError("it does not match its digest (lrbi generate makes it again)")
+    except (InputError, KeyError, TypeError) as error:
+        raise InputError(f"ROM file {path} cannot be used: {error}") from error
+    return text
 
 
 def _matching_roms(layers: Mapping[str, CompressedLayer], folder: Path) -> dict[str, LayerRoms]:
@@ -487,7 +526,9 @@ def _add(
     report.first_mismatches += _mismatches(name, config, outcome)
     report.clocks += clocks
     report.model_clocks += model[-1] + 1
-    if report.as_modelled is not None and not outcome.stopped:
+    if outcome.stopped:
+        report.as_modelled = None  # it did not come to that
+    elif report.as_modelled is not None:
         report.as_modelled &= outcome.spans == spans
     if outcome.stopped:
         tile, beat = outcome.stopped_at

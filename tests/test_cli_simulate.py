@@ -92,11 +92,24 @@ def test_given_folders_are_played_as_they_are(command, factor_file, tmp_path):
     assert command("generate", "a.lrbi", "--top", "rom", "-o", "rtl", "--lanes", 2).code == 0
     assert simulate(command, *words, "--top", "rom").code == 0
     path = tmp_path / "rtl/fc.ip.mem"
-    lines = path.read_text().splitlines()
+    whole = path.read_text()
+    lines = whole.splitlines()
     lines[7] = f"{int(lines[7], 16) ^ 1:03x}"
     path.write_text("\n".join(lines) + "\n")
-    outcome = simulate(command, "--rtl", "rtl", "--sim", SIMULATOR, "--top", "rom")
-    assert outcome.code == 1
+    words = ["--rtl", "rtl", "--sim", SIMULATOR, "--top", "rom"]
+    refused = "lrbi: ROM file rtl/fc.ip.mem cannot be used: "
+    outcome = simulate(command, *words)
+    assert (outcome.code, outcome.err) == (
+        2, f"{refused}it does not match its digest (lrbi generate makes it again)\n",
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "rtl/lrbi_rom_decoder.json").read_text())
+    facts["roms"][0]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "rtl/lrbi_rom_decoder.json").write_text(json.dumps(facts))
+    assert simulate(command, *words).code == 1
+    path.write_text(whole.replace("\n", "\nzz\n", 1))
+    outcome = simulate(command, *words)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"{refused}line 2")
 
 
 class TestFaults:
@@ -165,6 +178,7 @@ class TestFaults:
         outcome = simulate(command, "--rtl", "rtl", "--sim", SIMULATOR, *words)
         assert outcome.code == 1
         assert said in outcome.err
+        assert ("as the cycle model says" in outcome.out) == (fault == "or for and")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -262,14 +276,45 @@ class TestRefusals:
         assert outcome.err.endswith(
             "rtl/lrbi_decoder.v cannot be read: No such file or directory\n"
         )
+        path.write_bytes(b"\xff\xfe")
+        outcome = simulate(command, "--rtl", "rtl", "--sim", SIMULATOR)
+        assert "rtl/lrbi_decoder.v cannot be read: it is no text" in outcome.err
         (tmp_path / "rtl/lrbi_decoder.json").write_text("{")
         outcome = simulate(command, "--rtl", "rtl", "--sim", SIMULATOR)
         assert (outcome.code, "Design folder rtl cannot be used" in outcome.err) == (2, True)
 
+    def test_manifests_that_lie(self, command, factor_file, tmp_path):
+        assert command("generate", "a.lrbi", "--top", "rom", "-o", "rtl").code == 0
+        path = tmp_path / "rtl/lrbi_rom_decoder.json"
+        facts = json.loads(path.read_text())
+        start = "lrbi: Design folder rtl cannot be used: lrbi_rom_decoder.json is not as lrbi "
+        for change in (
+            {"roms": [1, 2]}, {"layer": ["fc"]}, {"config": []}, {"tiles": "x"}, {"roms": {}},
+            {"config": {"rank": -1}},
+            {"roms": [facts["roms"][0] | {"file": "../a"}, facts["roms"][1]]},
+        ):  # fmt: skip
+            path.write_text(json.dumps(facts | change))
+            outcome = simulate(command, "--rtl", "rtl", "--top", "rom", "--sim", SIMULATOR)
+            assert (outcome.code, outcome.err.startswith(start)) == (2, True), change
+        path.write_text(json.dumps(facts | {"config": facts["config"] | {"lanes": 2}}))
+        outcome = simulate(command, "--rtl", "rtl", "--top", "rom", "--sim", SIMULATOR)
+        assert outcome.err == (
+            "lrbi: Design folder rtl cannot be used: lrbi_rom_decoder.v has no port "
+            "m_axis_mask_tdata of 32 bits, as lrbi_rom_decoder.json says it has\n"
+        )
+
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["--stall", "1"], "is not in the range 0<=x<=0.99"),
+            (["--stall", "1"], "--stall must be from 0 to 0.99."),
+            (["--stall", "nan"], "--stall must be from 0 to 0.99."),
+            (["--stall", "x"], "'x' is not a valid float"),
+            (["--waves", "none/a.vcd"], "Output none/a.vcd cannot be written: No such file"),
+            (
+                ["--rtl", "rtl", "--sim", "amaranth"],
+                "A folder of Verilog must go with a Verilog simulator, not with Amaranth's",
+            ),
+            (["--rtl", "rtl"], "Design folder rtl cannot be used: there is none"),
             (["--stall", "0.1,0.2"], "--stall takes one share, or three: of I_z, I_p and mask."),
             (["--waves", "a.txt"], "Waves must go to a file that ends in .fst or .vcd, not a.txt"),
             (["--waves", "a.fst", "--sim", "amaranth"], "must go to a .vcd file, not a.fst"),

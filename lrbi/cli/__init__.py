@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -22,6 +23,7 @@ from lrbi.cli.demo import demo
 from lrbi.cli.export import export
 from lrbi.cli.generate import generate
 from lrbi.cli.import_ import import_
+from lrbi.cli.options import printable
 from lrbi.cli.show import show
 from lrbi.cli.simulate import simulate
 from lrbi.errors import CheckFailedError, LrbiError, MissingToolError
@@ -76,10 +78,11 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except KeyboardInterrupt:
+        warnings.simplefilter("ignore")  # of what is left unfinished
         _end(INTERRUPTED, "lrbi: interrupted")
     except LrbiError as error:
         code = next(code for family, code in EXIT_CODES if isinstance(error, family))
-        _end(code, f"lrbi: {error}")
+        _end(code, printable(f"lrbi: {error}"))
     except MemoryError:
         _end(2, "lrbi: there is not enough memory for this")
     except BrokenPipeError:
@@ -96,7 +99,7 @@ def _drop_output() -> None:
 
 
 def _end(code: int, text: str) -> NoReturn:
-    print(text, file=sys.stderr)
+    print("\n".join(map(printable, text.splitlines())), file=sys.stderr)
     sys.exit(code)
 
 

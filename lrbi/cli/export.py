@@ -80,7 +80,8 @@ def export(
     from lrbi.factorfile import load
     from lrbi.romset import MANIFEST, export_roms
 
-    layers = chosen_layers(load(file), patterns)
+    whole = load(file)
+    layers = chosen_layers(whole, patterns)
     with progress(quiet) as on_file:
         manifest = export_roms(
             layers,
@@ -89,6 +90,7 @@ def export(
             lanes=lanes,
             iz_rows=iz_rows,
             vectors=vectors,
+            among=whole,
             on_file=on_file,
         )
     if as_json:

@@ -9,8 +9,10 @@ import click
 from lrbi.cli.options import (
     PATH,
     Extent,
+    chosen_layers,
     decoder_options,
     json_option,
+    layer_option,
     message,
     print_json,
     verbosity,
@@ -19,6 +21,8 @@ from lrbi.cli.options import (
 if TYPE_CHECKING:
     from lrbi.config import DecoderConfig
     from lrbi.layer import CompressedLayer
+
+_LARGE = 1 << 15  # ranks times mask bits a clock from which Yosys takes more than a few seconds
 
 
 @click.command()
@@ -30,9 +34,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The decoder between streams, or one with a layer's factor ROMs inside.",
 )
-@click.option(
-    "--layer", metavar="NAME", help="With --top rom: the layer. [default: FILE's only one]"
-)
+@layer_option
 @click.option("-k", "--rank", type=click.INT, metavar="K", help="Largest rank. [default: FILE's]")
 @click.option(
     "--tile", type=Extent(), metavar="RxC", help="Rows and columns of a tile. [default: FILE's]"
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 def generate(
     file: Path | None,
     top: str,
-    layer: str | None,
+    patterns: tuple[str, ...],
     rank: int | None,
     tile: tuple[int, int] | None,
     prefix: str,
@@ -82,29 +84,33 @@ def generate(
 
     if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", prefix):
         raise InputError(f"Prefix must be the beginning of a Verilog name, not {prefix!r}")
-    if layer is not None and top != "rom":
-        raise click.UsageError("--layer goes with --top rom only.")
-    layers = load(file) if file is not None else {}
+    if file is None and patterns:
+        raise click.UsageError("--layer chooses from a factor file, and none is given.")
+    whole = load(file) if file is not None else {}
+    layers = chosen_layers(whole, patterns)
     if top == "rom":
         if file is None or rank is not None or tile is not None:
             raise click.UsageError("--top rom takes rank and tile from a factor file.")
-        name = layer if layer is not None else next(iter(layers))
-        if name not in layers or (layer is None and len(layers) > 1):
+        if len(layers) > 1:
             raise InputError(
-                f"Layer must be one of {', '.join(layers)}, not {layer or 'left open'}"
+                f"Layer must be one for --top rom, not {len(layers)}: {', '.join(layers)} "
+                "(choose it with --layer)"
             )
-        chosen = layers[name]
-        config = _config(file, {name: chosen}, None, None, options)
+    config = _config(file, layers, rank, tile, options)
+    if config.rank * config.mask_width > _LARGE:
+        message("this takes a while: it is a large decoder", quiet=quiet)
+    if top == "rom":
+        assert file is not None
+        ((name, chosen),) = layers.items()
         texts = rom_decoder_files(
             chosen,
             config,
             source=(file.name, name),
-            stem=file_stems(layers)[name][0],
+            stem=file_stems(whole)[name][0],
             prefix=prefix,
             vivado=vivado,
         )
     else:
-        config = _config(file, layers, rank, tile, options)
         texts = decoder_files(config, prefix=prefix, vivado=vivado)
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -137,9 +143,12 @@ def _config(
     if layers:
         sizes = sorted({layer.tile for layer in layers.values()})
         needed = max(layer.rank for layer in layers.values())
-        if tile is None and len(sizes) > 1:
+        if len(sizes) > 1:
             listed = ", ".join(f"{rows}x{cols}" for rows, cols in sizes)
-            raise InputError(f"Layers of {file} must have tiles of one size, not of {listed}")
+            raise InputError(
+                f"Layers of {file} must have tiles of one size, not of {listed} "
+                "(choose some with --layer)"
+            )
         if tile is not None and [tile] != sizes:
             raise InputError(f"Tile must be that of {file}, not {tile[0]}x{tile[1]}")
         if rank is not None and rank < needed:

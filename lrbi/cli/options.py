@@ -81,8 +81,8 @@ def chosen_layers(
     """The layers that ``--layer`` asks for."""
     from lrbi.weights import matching
 
-    chosen = {name for pattern in patterns or ["*"] for name in matching(pattern, [*layers])}
-    return {name: layer for name, layer in layers.items() if name in chosen}
+    chosen = {name for pattern in patterns for name in matching(pattern, [*layers])}
+    return {name: layer for name, layer in layers.items() if not patterns or name in chosen}
 
 
 def simulator_option(verb: _Verb) -> _Verb:
@@ -154,7 +154,7 @@ def json_option(verb: _Verb) -> _Verb:
 def message(text: str, *, quiet: bool = False) -> None:
     """A message for the user, on stderr."""
     if not quiet:
-        print(f"lrbi: {text}", file=sys.stderr)
+        print("\n".join(map(printable, f"lrbi: {text}".split("\n"))), file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
@@ -174,7 +174,7 @@ def print_table(columns: Mapping[str, str], rows: Sequence[tuple[str, ...]]) -> 
     for title, side in columns.items():
         table.add_column(title, justify="left" if side == "left" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(_printable(cell)) for cell in row))  # no markup in a layer's name
+        table.add_row(*(Text(printable(cell)) for cell in row))  # no markup in a layer's name
     unlimited = 10_000
     console = Console(width=None if sys.stdout.isatty() else unlimited)
     options = console.options.update(width=unlimited)
@@ -186,12 +186,12 @@ def print_table(columns: Mapping[str, str], rows: Sequence[tuple[str, ...]]) -> 
     widest = max(map(len, columns))
     for row in rows:  # a terminal too narrow for the table: a line a field
         for title, cell in zip(columns, row, strict=True):
-            print(f"{title:<{widest}}  {_printable(cell)}")
+            print(f"{title:<{widest}}  {printable(cell)}")
         print()
 
 
-def _printable(text: str) -> str:
-    """A name from a file, with nothing in it that would steer a terminal."""
+def printable(text: str) -> str:
+    """A text with a name from a file in it, but nothing that would steer a terminal."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

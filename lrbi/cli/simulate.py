@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--stall",
-    type=Listed(click.FloatRange(0, 0.99)),
+    type=Listed(click.FLOAT),
     default="0",
     show_default=True,
     metavar="P[,P,P]",
@@ -94,6 +94,8 @@ def simulate(
 
     if len(stall) not in (1, 3):
         raise click.UsageError("--stall takes one share, or three: of I_z, I_p and mask.")
+    if not all(0 <= share <= 0.99 for share in stall):
+        raise click.UsageError("--stall must be from 0 to 0.99.")
     iz, ip, mask = stall if len(stall) == 3 else stall * 3
     given = [
         name
@@ -143,11 +145,11 @@ def _bit(value: int | None) -> str:
 
 
 def _line(report: "Report") -> str:
-    model = {
-        True: "as the cycle model says",
-        False: f"{report.model_clocks:,} by the cycle model",
-        None: f"{report.model_clocks:,} without stalls",
-    }[report.as_modelled]
+    model = f"{report.model_clocks:,} by the cycle model"
+    if report.as_modelled:
+        model = "as the cycle model says"
+    elif report.as_modelled is None and not report.stopped:
+        model = f"{report.model_clocks:,} without stalls"
     return (
         f"{report.tiles:,} tiles, {report.rows:,} rows, {report.bits:,} bits compared, "
         f"{report.mismatches:,} mismatches; {report.clocks:,} clocks ({model}), "

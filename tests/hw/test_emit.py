@@ -45,6 +45,7 @@ CONFIGS = [
     DecoderConfig(rank=12, tile_rows=8, tile_cols=5, stage_ranks=5, iz_rows=8),
     DecoderConfig(rank=8, tile_rows=8, tile_cols=8, stage_ranks=1),
     DecoderConfig(rank=3, tile_rows=16, tile_cols=16, stage_ranks=3, lanes=4, iz_rows=3),
+    DecoderConfig(rank=7, tile_rows=8, tile_cols=64, lanes=2),
     DecoderConfig(rank=16, tile_rows=64, tile_cols=64, memory="block"),
     DecoderConfig(rank=1, tile_rows=1, tile_cols=1, memory="block"),
     DecoderConfig(rank=7, tile_rows=8, tile_cols=9, stage_ranks=2, lanes=3, iz_rows=4,
@@ -58,6 +59,20 @@ def test_lint_is_silent(tmp_path, config):
     emit(tmp_path, config)
     result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_decoder.v")
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_lint_is_silent_over_many_configs(tmp_path):
+    """Corners of every parameter, crossed at random."""
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        config = DecoderConfig(
+            rank=int(rng.integers(1, 18)), tile_rows=8, tile_cols=int(rng.integers(1, 40)),
+            stage_ranks=int(rng.integers(1, 8)), lanes=int(rng.integers(1, 5)),
+            iz_rows=int(rng.integers(1, 8)), memory=str(rng.choice(["distributed", "block"])),
+        )  # fmt: skip
+        emit(tmp_path, config)
+        result = run_verilator(tmp_path, "--lint-only", "-Wall", "lrbi_decoder.v")
+        assert (result.returncode, result.stderr) == (0, ""), config
 
 
 ROM_CONFIGS = [
@@ -284,8 +299,39 @@ class TestCommand:
         save(tmp_path / "two.lrbi", layers)
         outcome = command("generate", "two.lrbi", "-o", "rtl")
         assert outcome.err == (
-            "lrbi: Layers of two.lrbi must have tiles of one size, not of 4x10, 8x10\n"
+            "lrbi: Layers of two.lrbi must have tiles of one size, not of 4x10, 8x10 "
+            "(choose some with --layer)\n"
         )
+        outcome = command("generate", "two.lrbi", "--layer", "a", "-o", "rtl", "--json")
+        assert json.loads(outcome.out)["config"]["rank"] == 3
+
+    def test_rom_decoders_side_by_side_and_odd_names(self, command, tmp_path):
+        weights = np.random.default_rng(0).standard_normal((20, 30))
+        layer = compress(weights, CompressConfig(sparsity=0.8, rank=3, tile=(8, 10)))
+        odd = "b'\n\u00e9"
+        save(tmp_path / "two.lrbi", {"a": layer, "A": layer, odd: layer})
+        outcome = command("generate", "two.lrbi", "--top", "rom", "-o", "rtl")
+        assert (outcome.code, outcome.err) == (
+            2, "lrbi: Layer must be one for --top rom, not 3: A, a, b'\\n\u00e9 (choose it with "
+            "--layer)\n",
+        )  # fmt: skip
+        words = ["generate", "two.lrbi", "--top", "rom", "-o", "rtl", "--layer"]
+        assert command(*words, "a", "--prefix", "x_").code == 0
+        assert command(*words, "a", "--prefix", "y_", "--lanes", 2).code == 0
+        assert command("export", "two.lrbi", "--layer", "a", "-o", "rom").code == 0
+        (made,) = (path.name for path in (tmp_path / "rom").glob("*.ip.mem"))
+        names = {path.name for path in (tmp_path / "rtl").glob("*.mem")}
+        assert {f"x_{made}", f"y_{made}"} < names
+        assert (tmp_path / "rtl" / f"x_{made}").read_text() == (tmp_path / "rom" / made).read_text()
+        assert command(*words, odd).code == 0
+        text = (tmp_path / "rtl/lrbi_rom_decoder.v").read_text()
+        assert text.isascii()
+        line = text.splitlines()[2].removeprefix("// ")
+        named = subprocess.run(
+            ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True,
+            env={"LC_ALL": "C.UTF-8"},
+        ).stdout.decode().split("\0")  # fmt: skip
+        assert odd in named
 
     @pytest.mark.parametrize(
         ("words", "message"),
