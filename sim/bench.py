@@ -106,6 +106,8 @@ class Monitor:
 class StreamDriver:
     """Plays a scene's frames into the stream decoder."""
 
+    problem = ""
+
     def __init__(self, clocked: Clocked) -> None:
         self._clocked = clocked
         self._sources = {
@@ -142,13 +144,13 @@ class RomDriver:
     def __init__(self, clocked: Clocked) -> None:
         self._clocked = clocked
         self._ranges: list[tuple[int, int]] = []
-        self._problem = ""
+        self.problem = ""
         clocked.dut.start.value = 0
 
     def begin(self, scene: Scene) -> None:
         """Take the scene's ranges."""
         self._ranges = list(scene.ranges)
-        self._problem = ""
+        self.problem = ""
         self._clocked.dut.start.value = 0
 
     async def run(self) -> None:
@@ -170,6 +172,9 @@ class RomDriver:
         await edge
         await self._not_busy()
         self._check_done()
+        await edge
+        if dut.done.value:
+            self.problem = "done was high for more than a clock"
         self._ranges.clear()
 
     async def _not_busy(self) -> None:
@@ -180,17 +185,17 @@ class RomDriver:
             if not dut.busy.value:
                 return
             if dut.done.value:
-                self._problem = "done was high while busy was"
+                self.problem = "done was high while busy was"
 
     def _check_done(self) -> None:
         if not self._clocked.dut.done.value:
-            self._problem = "busy fell without done"
+            self.problem = "busy fell without done"
         if self._clocked.dut.error.value:
-            self._problem = "error was raised on a range within the layer"
+            self.problem = "error was raised on a range within the layer"
 
     def check_end(self) -> str:
         """What is wrong when all masks are out, if anything."""
-        return self._problem or ("the decoder never said done" if self._ranges else "")
+        return self.problem or ("the decoder never said done" if self._ranges else "")
 
 
 class Bench:
@@ -230,7 +235,7 @@ class Bench:
         await Timer(40 * PERIOD, unit="ns")  # a beat too many would come now, and done
         _end(tasks)
         if monitor.problem:
-            outcome.stopped = str(monitor.problem)
+            outcome.stopped = self._driver.problem or monitor.problem
             outcome.stopped_at = (len(outcome.spans), monitor.beats - taken)
         elif monitor.beats > taken or not self._sink.empty():
             outcome.stopped = "more mask beats came than there must be"

@@ -19,7 +19,7 @@ from lrbi.config import DecoderConfig
 from lrbi.errors import CheckFailedError
 from lrbi.layout import from_words, to_words
 
-_PATIENCE = 1000  # clocks without a beat anywhere after which a design counts as hung
+_PATIENCE = 1000  # clocks without a beat anywhere after which a design counts as hung; the least
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,10 @@ class StoppedError(CheckFailedError):
 class _Sink:
     """The receiver of mask beats: collects frames, and holds the port to the rules of a stream."""
 
-    def __init__(self, run: Run, progress: Callable[[int], None]) -> None:
+    def __init__(self, run: Run, progress: Callable[[int], None], stalls: Stalls) -> None:
         self.run, self._progress = run, progress
+        moving = 1 - max(stalls.iz, stalls.ip, stalls.mask)
+        self._patience = round(_PATIENCE / moving)
         self._words: list[int] = []
         self._held: tuple[int, int] | None = None
         self._idle = 0
@@ -90,8 +92,8 @@ class _Sink:
                 run.frames.append(self._words)
                 self._progress(len(self._words))
                 self._words = []
-        if self._idle > _PATIENCE:
-            self._stop(f"nothing moved for {_PATIENCE} clocks")
+        if self._idle > self._patience:
+            self._stop(f"nothing moved for {self._patience} clocks")
         run.end += 1
 
     def _stop(self, what: str) -> None:
@@ -129,9 +131,13 @@ def decode_frames(
 
     async def bench(ctx: Any, reset: Signal) -> None:
         if reset_at is not None:
-            await _drive(ctx, dut, iz, ip, stalls, _Sink(Run(config), _nobody), clocks=reset_at)
+            await _drive(
+                ctx, dut, iz, ip, stalls, _Sink(Run(config), _nobody, stalls), clocks=reset_at
+            )
             await _reset(ctx, reset)
-        await _drive(ctx, dut, iz, ip, stalls, _Sink(run, progress), beats=sum(map(len, ip)))
+        await _drive(
+            ctx, dut, iz, ip, stalls, _Sink(run, progress, stalls), beats=sum(map(len, ip))
+        )
 
     _simulate(dut, bench, waves)
     return run
@@ -190,10 +196,13 @@ def play_words(
                     made[-1].done = bool(done)
                     made[-1].errors.append(bool(error))
                 if not pending:
+                    *_, still = await ctx.tick().sample(dut.done)
+                    if still:
+                        raise StoppedError("done was high for more than a clock", made[-1], 0)
                     return
                 del pending[0]  # it was taken in this clock
                 made.append(Run(config))
-                sink = _Sink(made[-1], progress if clocks is None else _nobody)
+                sink = _Sink(made[-1], progress if clocks is None else _nobody, stalls)
             elif done:
                 raise StoppedError("done was high while busy was", made[-1], 0)
             assert sink is not None

@@ -153,9 +153,9 @@ def simulate(
             roms = dict(read_roms(folder).layers)
     make_jobs = _rom_jobs if request.top == "rom" else _stream_jobs
     jobs = make_jobs(layers, roms, request, simulator)
-    if request.waves is not None and len(jobs) > 1:
+    if request.waves is not None and (len(jobs) > 1 or len(jobs[0].scenes) > 1):
         raise InputError(
-            f"Waves must be of one design, not of {len(jobs)} (choose layers with --layer)"
+            f"Waves must be of one layer, not of {len(layers)} (choose it with --layer)"
         )
     total = sum(len(frame) for job in jobs for scene in job.scenes.values() for frame in scene.mask)
     report = Report(simulator=simulator)
@@ -223,7 +223,7 @@ def _play(
         roms = None
         if job.roms is not None:
             ip, iz = (
-                [int.from_bytes(word.tobytes(), "little") for word in image.words]
+                [image.word(index) for index in range(image.depth)]
                 for image in (job.roms.ip, job.roms.iz)
             )
             roms = (len(job.roms.ranks), ip, iz)
@@ -350,6 +350,9 @@ def _rom_jobs(
     return jobs
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")  # a file's name, in no other folder
+
+
 def _design(folder: Path, top: str) -> tuple[dict[str, Any], str]:
     """The manifest and the Verilog of the one design of its kind in a folder."""
     found = []
@@ -358,7 +361,7 @@ def _design(folder: Path, top: str) -> tuple[dict[str, Any], str]:
     try:
         for path in sorted(path for path in folder.iterdir() if path.suffix == ".json"):
             facts = json.loads(path.read_text())
-            if isinstance(facts, dict) and isinstance(facts.get("module"), str):
+            if isinstance(facts, dict) and re.fullmatch(r"[A-Za-z_]\w*", str(facts.get("module"))):
                 found.append(facts)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"Design folder {folder} cannot be used: {error}") from error
@@ -379,7 +382,7 @@ def _design(folder: Path, top: str) -> tuple[dict[str, Any], str]:
             if not isinstance(facts["layer"], str) or len(facts["roms"]) != 2:
                 raise TypeError
             for rom in facts["roms"]:
-                if Path(rom["file"]).name != rom["file"] or not isinstance(rom["sha256"], str):
+                if not (_PLAIN.fullmatch(rom["file"]) and isinstance(rom["sha256"], str)):
                     raise ValueError
         else:
             widths["s_axis_ip_tdata"] = row_bytes(config.ip_width) * 8
@@ -461,7 +464,7 @@ def _stream_scene(
     iz, ip, mask = [], [], []
     for tile in range(_tiles(layer, request)):
         rows, _ = layer.tiles.size(tile)
-        ranks = max(1, int(layer.ranks[tile]))  # a frame has at least one beat
+        ranks = max(1, roms.ranks[tile])  # a frame has at least one beat
         iz.append(to_words(col_factors[tile, :ranks], config.iz_rows))
         ip.append(to_words(row_factors[tile, :rows], config.lanes))
         mask.append(_expected(layer, tile, rows, config))
@@ -513,6 +516,9 @@ def _add(
     ends = np.cumsum([0, *map(len, scene.mask)])
     spans = [(model[a], model[b - 1]) for a, b in pairwise(ends)]
     clocks = outcome.spans[-1][1] + 1 if outcome.spans else 0
+    if any(outcome.errors) and not outcome.stopped:
+        outcome.stopped = "the output error was raised"
+        outcome.stopped_at = (outcome.errors.index(True), 0)
     # Rows that only fill up a tile's last beat were compared too, but do not count.
     heights = [
         layer.tile[0] if top == "rom" else layer.tiles.size(tile)[0]

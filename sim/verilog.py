@@ -1,6 +1,7 @@
 """Verilog simulators: built once for a design, kept, and run on scenes with the cocotb bench."""
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import logging
@@ -25,6 +26,7 @@ SIMULATORS = ("verilator", "icarus")
 """The Verilog simulators, the fastest first."""
 KEPT_BUILDS = 32
 _SILENCE = 120  # seconds without a sign of life after which a simulator is ended
+_ABANDONED = 86400  # seconds after which an unfinished build is nobody's
 _TIMESCALE = ("1ns", "1ps")
 
 
@@ -93,6 +95,8 @@ def play(
         runner.heard = folder / "progress"
         log = folder / "log"
         words: dict[str, Any] = {}
+        if simulator == "verilator":  # what has no reset begins with any value, not with zero
+            words["plusargs"] = ["+verilator+rand+reset+2", "+verilator+seed+1"]
         if waves and simulator == "verilator":
             words["test_args"] = ["--trace", "--trace-file", f"waves.{kind}"]
         if waves and simulator == "icarus":
@@ -204,7 +208,8 @@ def _build(
     fresh = not (target / "built").exists()
     building(fresh)
     if not fresh:
-        os.utime(target)  # the oldest are dropped first
+        with contextlib.suppress(OSError):
+            os.utime(target)  # the oldest are dropped first
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -235,8 +240,10 @@ def _build(
             if path.name not in (module, "sim.vvp", "cmds.f"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         (scratch / "built").touch()
-        with contextlib.suppress(OSError):  # another process may have been faster
-            scratch.rename(target)
+        if not (target / "built").exists():
+            shutil.rmtree(target, ignore_errors=True)  # what an interrupted clean-up left
+            with contextlib.suppress(OSError):  # another process may have been faster
+                scratch.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     _drop_old_builds(target.parent)
@@ -257,9 +264,16 @@ def cache_folder() -> Path:
 
 
 def _drop_old_builds(folder: Path) -> None:
-    builds = sorted(folder.glob("*/built"), key=lambda path: -path.parent.stat().st_mtime)
-    for old in builds[KEPT_BUILDS:]:
-        shutil.rmtree(old.parent, ignore_errors=True)
+    def age(path: Path) -> float:
+        try:
+            return time.time() - path.stat().st_mtime
+        except OSError:  # another process drops them too
+            return 0.0
+
+    builds = sorted((path.parent for path in folder.glob("*/built")), key=age)
+    abandoned = [path for path in folder.glob(".build-*") if age(path) > _ABANDONED]
+    for old in builds[KEPT_BUILDS:] + abandoned:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _run(
@@ -288,6 +302,13 @@ def _run(
         raise RuntimeError(f"{Path(words[0]).name} ended with {code}")
 
 
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends; the bench looks for itself too."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def _group(
     words: Sequence[str], cwd: Any, env: Mapping[str, str], output: Any
@@ -295,7 +316,7 @@ def _group(
     # A session of its own, so that a Ctrl-C at the terminal reaches us alone, and all can be ended.
     process = subprocess.Popen(
         words, cwd=cwd, env=env, stdout=output, stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL, start_new_session=True,
+        stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent,
     )  # fmt: skip
     try:
         yield process

@@ -240,6 +240,21 @@ def test_demo_fails_on_a_wrong_mask(command, monkeypatch):
     assert "mask bits differ from the Boolean product" in outcome.err
 
 
+def test_demo_fails_with_its_simulation(command, monkeypatch):
+    from lrbi.sim import simulate
+
+    original = simulate.simulate
+
+    def one_wrong(*arguments, **options):
+        report = original(*arguments, **options)
+        report.mismatches = 1
+        return report
+
+    monkeypatch.setattr(simulate, "simulate", one_wrong)
+    outcome = command("demo", "--sim", "amaranth")
+    assert (outcome.code, "1 of 400000 mask bits differ" in outcome.err) == (1, True)
+
+
 BAD = {
     "nan": np.array([[1.0, np.nan], [1, 2]]),
     "inf": np.array([[1.0, np.inf], [1, 2]]),

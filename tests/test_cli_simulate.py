@@ -81,7 +81,7 @@ def test_layers_of_several_sizes(command, tmp_path, weights):
         assert report["mismatches"] == 0
     outcome = simulate(command, "--sim", CHEAP, "--waves", "a.vcd")
     assert outcome.code == 2
-    assert "Waves must be of one design, not of 2 (choose layers with --layer)" in outcome.err
+    assert "Waves must be of one layer, not of 3 (choose it with --layer)" in outcome.err
 
 
 def test_given_folders_are_played_as_they_are(command, factor_file, tmp_path):
@@ -127,6 +127,25 @@ class TestFaults:
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
     @pytest.mark.parametrize("top", ["stream", "rom"])
+    def test_a_flipped_bit_in_the_i_p_rom(self, command, factor_file, tmp_path, top):
+        assert command("export", "a.lrbi", "-o", "rom").code == 0
+        row_factor, col_factor = factor_file.factors(3)
+        before = lrbi.boolean_product(row_factor, col_factor)
+        for bit in range(5):  # one that shows
+            tampered = row_factor.copy()
+            tampered[2, bit] ^= True
+            wrong = int((lrbi.boolean_product(tampered, col_factor) != before).sum())
+            if wrong:
+                break
+        assert wrong
+        self.flip(tmp_path / "rom", "fc.ip.mem", 3 * 10 + 2, bit)
+        outcome = simulate(command, "--rom", "rom", "--top", top, "--sim", CHEAP, "--json")
+        assert outcome.code == 1
+        report = json.loads(outcome.out)
+        assert report["mismatches"] == wrong
+        assert {(each["tile"], each["row"]) for each in report["first_mismatches"]} == {(3, 2)}
+
+    @pytest.mark.parametrize("top", ["stream", "rom"])
     def test_a_flipped_bit_in_a_rom_file(self, command, factor_file, tmp_path, top):
         assert command("export", "a.lrbi", "-o", "rom").code == 0
         # I_z row 1 of tile 4, column 6: it must show in every row of the tile that has rank 1.
@@ -162,13 +181,23 @@ class TestFaults:
         text = verilog(decoder, name="lrbi_decoder", reset="rst", command="")
         (folder / "rtl/lrbi_decoder.v").write_text(text)
 
-    @pytest.mark.parametrize("fault", ["or for and", "row dropped", "valid never raised"])
+    @pytest.mark.parametrize(
+        "fault", ["or for and", "row dropped", "valid never raised", "half rate", "error raised"]
+    )
     def test_a_faulty_design(self, command, factor_file, tmp_path, fault):
         changes, words, said = {
             "or for and": (OR_FOR_AND_IN_STAGE_0, [], "mask bits differ"),
             "row dropped": (
                 READY_IGNORED, ["--stall", 0.5],
                 "layer fc: an offered mask beat changed before it was taken, clock ",
+            ),
+            "half rate": (
+                [("decoder", "playing_next & room", "playing_next & room & ~ip_taken")], [],
+                "The masks are right, but took ",
+            ),
+            "error raised": (
+                [("decoder", "with m.If(too_long):", "with m.If(iz.tlast):")], [],
+                "layer fc: the output error was raised, at tile 0, row 0",
             ),
             "valid never raised": (
                 VALID_STUCK, [], "layer fc: no mask beat came for 20000 clocks, at tile 0, row 0",
@@ -178,7 +207,7 @@ class TestFaults:
         outcome = simulate(command, "--rtl", "rtl", "--sim", SIMULATOR, *words)
         assert outcome.code == 1
         assert said in outcome.err
-        assert ("as the cycle model says" in outcome.out) == (fault == "or for and")
+        assert ("(as the cycle model says)" in outcome.out) == (fault == "or for and")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -226,6 +255,7 @@ class TestRefusals:
         lrbi.save(tmp_path / "b.lrbi", {"fc": other})
         for top in ("stream", "rom"):
             assert command("generate", "b.lrbi", "--top", top, "-o", f"{top}").code == 0
+        assert command("generate", "-k", 4, "--tile", "10x13", "-o", "narrow").code == 0
         assert command("export", "b.lrbi", "-o", "rom_b").code == 0
         assert command("export", "a.lrbi", "-o", "rom_a", "--lanes", 2).code == 0
         lrbi.save(tmp_path / "c.lrbi", {"gc": other})
@@ -235,6 +265,9 @@ class TestRefusals:
             (["--rtl", "stream"],
              "Decoder stream/lrbi_decoder.v must have 13 columns and a rank of at least 5 for "
              "layer fc, not 12 and 7"),
+            (["--rtl", "narrow"],
+             "Decoder narrow/lrbi_decoder.v must have 13 columns and a rank of at least 5 for "
+             "layer fc, not 13 and 4"),
             (["--rtl", "rom", "--top", "rom"],
              "Decoder rom/lrbi_rom_decoder.v must be for layer fc as it is in the factor file, but "
              "has another rank, tile or number of tiles"),
@@ -290,7 +323,7 @@ class TestRefusals:
         start = "lrbi: Design folder rtl cannot be used: lrbi_rom_decoder.json is not as lrbi "
         for change in (
             {"roms": [1, 2]}, {"layer": ["fc"]}, {"config": []}, {"tiles": "x"}, {"roms": {}},
-            {"config": {"rank": -1}},
+            {"config": {"rank": -1}}, {"roms": [{}, {}]},
             {"roms": [facts["roms"][0] | {"file": "../a"}, facts["roms"][1]]},
         ):  # fmt: skip
             path.write_text(json.dumps(facts | change))

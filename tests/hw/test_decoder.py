@@ -66,6 +66,7 @@ GRID = [
     (16, 16, 3, 1, 16),
     (9, 16, 4, 2, 16),
     (20, 7, 40, 1, 3),
+    (20, 7, 2, 1, 1),
     (24, 2, 1, 1, 8),
 ]
 
@@ -184,6 +185,13 @@ class TestCorners:
         tiles = [random_tile(SMALL, self.rng) for _ in range(4)]
         check(SMALL, tiles, reset_at=clock)
         check(SMALL, tiles, reset_at=clock, stalls=Stalls(0.3, 0.3, 0.5))
+
+    def test_reset_at_every_clock_under_back_pressure(self):
+        """The sink may take nothing for long after the reset: no beat may be left of before."""
+        config = config_of((3, 4, 2, 1, 1))
+        tiles = [random_tile(config, self.rng, height=5) for _ in range(3)]
+        for clock in range(45):
+            check(config, tiles, reset_at=clock, stalls=Stalls(mask=0.85, seed=clock))
 
 
 def test_full_rate_from_the_height_that_is_stated_and_not_below():

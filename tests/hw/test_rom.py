@@ -106,6 +106,7 @@ FAULTS = {
     "first tile ignored": ("address.eq(Cat(Const(0, shift), base))", "address.eq(0)"),
     "done with every tile": ("with m.If(count == 1):", "with m.If(1):"),
     "error stays": ("self.error.eq(0),", ""),
+    "done stays": ("go.eq(0), self.done.eq(0)]", "go.eq(0)]"),
     "done a clock early": (
         "over.eq(mask.tvalid & mask.tready & mask.tlast)", "over.eq(mask.tvalid & mask.tlast)",
     ),

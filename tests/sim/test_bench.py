@@ -52,12 +52,7 @@ def rom_layer():
 
 @pytest.mark.parametrize("simulator", [*VERILOG, "amaranth"])
 def test_rom_decoder(simulator, rom_layer):
-    masks = []
-    for tile in range(len(rom_layer.tiles)):
-        product = boolean_product(*rom_layer.factors(tile))
-        mask = np.zeros(rom_layer.tile, dtype=bool)
-        mask[: product.shape[0], : product.shape[1]] = product
-        masks.append(to_words(mask, ROM.lanes))
+    masks = [to_words(_whole(rom_layer, tile), ROM.lanes) for tile in range(len(rom_layer.tiles))]
     scenes = rom_scenes(ROM, len(masks), masks)
     if simulator == "amaranth":
         ip, iz = (
@@ -148,7 +143,7 @@ class TestFaults:
                         second.stopped)  # fmt: skip
 
     def test_unknown_control(self):
-        """Icarus alone has unknown values; elsewhere the state would be random."""
+        """Icarus alone has unknown values; in Verilator the state is random."""
         if not ICARUS:
             pytest.skip("needs Icarus: the other simulators have two values")
         text = decoder_files(self.SMALL)["lrbi_decoder.v"]
@@ -161,14 +156,52 @@ class TestFaults:
         make = Tiles(self.SMALL, 5)
         scene = make.random(6)
         text = decoder_files(self.SMALL)["lrbi_decoder.v"]
-        fewer = Scene(iz=scene.iz, ip=scene.ip, mask=scene.mask[:-1], patience=300)
+        tall = make.scene([make.tile(), make.tile(90)])
+        fewer = Scene(iz=tall.iz, ip=tall.ip, mask=tall.mask[:-1], patience=300)
         more = Scene(iz=scene.iz, ip=scene.ip, mask=[*scene.mask, [1]], patience=300)
         longer = Scene(iz=scene.iz, ip=scene.ip, mask=[[*scene.mask[0], 1], *scene.mask[1:]])
-        outcomes = play(VERILOG[-1], "lrbi_decoder", text, [fewer, more, longer])
-        assert [outcome.clean for outcome in outcomes] == [False, False, False]
+        early = Scene(iz=[*scene.iz, *scene.iz[:4]], ip=scene.ip, mask=scene.mask, patience=300)
+        outcomes = play(VERILOG[-1], "lrbi_decoder", text, [fewer, more, longer, early])
+        assert not any(outcome.clean for outcome in outcomes)
+        assert outcomes[0].stopped == "more mask beats came than there must be"
         assert outcomes[1].stopped == "no mask beat came for 300 clocks"
         assert outcomes[1].stopped_at == (6, 0)
         assert outcomes[2].wrong == [Wrong(0, len(scene.mask[0]), None, 1)]
+        assert outcomes[3].stopped == "the decoder made all masks before it took all factors"
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (("m.d.sync += [self.busy.eq(0), self.done.eq(1)]",
+              "m.d.sync += [self.busy.eq(0), self.done.eq(0)]"), "busy fell without done"),
+            (("m.d.sync += [self.busy.eq(0), self.done.eq(1)]",
+              "m.d.sync += [self.busy.eq(1), self.done.eq(1)]"), "done was high while busy was"),
+            (("go.eq(0), self.done.eq(0)]", "go.eq(0)]"), "done was high"),
+            (("self.error.eq(0),", "self.error.eq(1),"), "error was raised on a range within"),
+        ],
+    )  # fmt: skip
+    def test_rom_decoders_that_break_their_protocol(self, rom_layer, change, said):
+        files = rom_decoder_files(rom_layer, ROM, source=("a.lrbi", "a"), stem="a")
+        faulty = planted([("rom", *change)])[1](config=ROM, tiles=len(rom_layer.tiles))
+        text = verilog(
+            faulty, name="lrbi_rom_decoder", reset="rst", command="",
+            roms={"ip_rom": "a.ip.mem", "iz_rom": "a.iz.mem"},
+        )  # fmt: skip
+        tiles = len(rom_layer.tiles)
+        masks = [
+            to_words(_whole(rom_layer, tile), ROM.lanes) for _ in range(2) for tile in range(tiles)
+        ]
+        scene = Scene(mask=masks, ranges=[(0, tiles)] * 2, stalls=Stalls(mask=0.5), patience=2000)
+        (outcome,) = play(VERILOG[-1], "lrbi_rom_decoder", text, [scene], files=files)
+        assert re.search(said, outcome.stopped)
+
+
+def _whole(layer, tile):
+    """A tile's mask, padded to the whole tile."""
+    product = boolean_product(*layer.factors(tile))
+    mask = np.zeros(layer.tile, dtype=bool)
+    mask[: product.shape[0], : product.shape[1]] = product
+    return mask
 
 
 def test_scoreboard_counts_and_locates():

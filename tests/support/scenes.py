@@ -117,6 +117,9 @@ def check(config, scenes, outcomes):
             assert not any(outcome.errors), name
         if not any((scene.stalls.iz, scene.stalls.ip, scene.stalls.mask)):
             assert outcome.spans == model_spans(config, scene), name
+        # Stalls that were asked for must have slowed it down.
+        if scene.stalls.ip or scene.stalls.mask >= 0.5 or scene.stalls.iz >= 0.8:
+            assert outcome.spans[-1][1] > model_spans(config, scene)[-1][1], name
         beats += outcome.beats
     return beats
 
