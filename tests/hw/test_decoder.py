@@ -189,9 +189,10 @@ class TestCorners:
     def test_reset_at_every_clock_under_back_pressure(self):
         """The sink may take nothing for long after the reset: no beat may be left of before."""
         config = config_of((3, 4, 2, 1, 1))
-        tiles = [random_tile(config, self.rng, height=5) for _ in range(3)]
-        for clock in range(45):
-            check(config, tiles, reset_at=clock, stalls=Stalls(mask=0.85, seed=clock))
+        for height in (1, 5):
+            tiles = [random_tile(config, self.rng, height, rank=3) for _ in range(4)]
+            for clock in range(45):
+                check(config, tiles, reset_at=clock, stalls=Stalls(mask=0.93, seed=clock))
 
 
 def test_full_rate_from_the_height_that_is_stated_and_not_below():
