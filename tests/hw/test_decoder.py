@@ -191,8 +191,8 @@ class TestCorners:
         config = config_of((3, 4, 2, 1, 1))
         for height in (1, 5):
             tiles = [random_tile(config, self.rng, height, rank=3) for _ in range(4)]
-            for clock in range(45):
-                check(config, tiles, reset_at=clock, stalls=Stalls(mask=0.93, seed=clock))
+            for clock in range(20, 90):
+                check(config, tiles, reset_at=clock, stalls=Stalls(0.8, 0.8, 0.93, seed=clock))
 
 
 def test_full_rate_from_the_height_that_is_stated_and_not_below():
