@@ -269,6 +269,21 @@ class TestCommand:
         assert made
         assert "toplevel: lrbi_decoder" in made[0].read_text()
 
+    def test_fusesoc_takes_the_rom_core_and_its_images(self, command, tmp_path):
+        weights = np.random.default_rng(0).standard_normal((8, 10))
+        layer = compress(weights, CompressConfig(sparsity=0.8, rank=2, tile=(4, 5)))
+        save(tmp_path / "a.lrbi", {"a": layer})
+        assert command("generate", "a.lrbi", "--top", "rom", "-o", "rtl").code == 0
+        environment = os.environ | {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+        result = subprocess.run(
+            [sys.executable, "-m", "fusesoc.main", "--cores-root", "rtl",
+             "run", "--setup", "--target", "sim", "::lrbi_rom_decoder"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        (made,) = (tmp_path / "build").rglob("*.eda.yml")
+        assert {path.name for path in made.parent.glob("*.mem")} == {"a.ip.mem", "a.iz.mem"}
+
     def test_the_named_command_makes_the_same_file(self, command, tmp_path):
         assert (
             command("generate", "-k", 4, "--tile", "4x4", "--reset", "aresetn", "-o", "a").code == 0
