@@ -15,6 +15,7 @@ from lrbi.cli.options import (
     layer_option,
     message,
     print_json,
+    top_option,
     verbosity,
 )
 
@@ -27,13 +28,7 @@ _LARGE = 1 << 15  # ranks times mask bits a clock from which Yosys takes more th
 
 @click.command()
 @click.argument("file", type=PATH, required=False)
-@click.option(
-    "--top",
-    type=click.Choice(["stream", "rom"]),
-    default="stream",
-    show_default=True,
-    help="The decoder between streams, or one with a layer's factor ROMs inside.",
-)
+@top_option
 @layer_option
 @click.option("-k", "--rank", type=click.INT, metavar="K", help="Largest rank. [default: FILE's]")
 @click.option(

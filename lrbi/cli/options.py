@@ -85,6 +85,17 @@ def chosen_layers(
     return {name: layer for name, layer in layers.items() if not patterns or name in chosen}
 
 
+def top_option(verb: _Verb) -> _Verb:
+    """Add ``--top``."""
+    return click.option(
+        "--top",
+        type=click.Choice(["stream", "rom"]),
+        default="stream",
+        show_default=True,
+        help="The decoder between streams, or one with a layer's factor ROMs inside.",
+    )(verb)
+
+
 def simulator_option(verb: _Verb) -> _Verb:
     """Add ``--sim``."""
     return click.option(

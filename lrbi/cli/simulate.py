@@ -17,6 +17,7 @@ from lrbi.cli.options import (
     print_json,
     progress,
     simulator_option,
+    top_option,
     verbosity,
 )
 
@@ -27,13 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=PATH)
 @layer_option
-@click.option(
-    "--top",
-    type=click.Choice(["stream", "rom"]),
-    default="stream",
-    show_default=True,
-    help="The decoder between streams, or one with a layer's factor ROMs inside.",
-)
+@top_option
 @simulator_option
 @click.option("--rom", type=PATH, metavar="DIR", help="ROM files of lrbi export. [default: fresh]")
 @click.option("--rtl", type=PATH, metavar="DIR", help="Verilog of lrbi generate. [default: fresh]")
