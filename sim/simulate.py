@@ -1,8 +1,5 @@
 """From layers to a report: the shipped files through a decoder, every mask row compared."""
 
-import hashlib
-import json
-import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lrbi.hw.design import read_design, rom_text
 from lrbi.hw.generate import decoder_files, rom_decoder_files
 from lrbi.sim import pysim, verilog
 from lrbi.sim.cycles import mask_clocks, rom_mask_clocks
@@ -23,10 +21,9 @@ from lrbi.atomic import check_writable, replacing
 from lrbi.config import DecoderConfig
 from lrbi.errors import InputError, MissingToolError
 from lrbi.layer import CompressedLayer
-from lrbi.layout import row_bytes, to_words, unpack_words
+from lrbi.layout import to_words, unpack_words
 from lrbi.product import boolean_product
 from lrbi.rom import mem_text
-from lrbi.romfiles import FORMATS
 from lrbi.romset import LayerRoms, export_roms, file_stems, read_roms
 
 AMARANTH = "amaranth"
@@ -272,7 +269,7 @@ def _stream_jobs(
 ) -> list[_Job]:
     """A design for all layers of one tile size, or the one of the folder for all."""
     if request.rtl is not None:
-        facts, text = _design(request.rtl, "stream")
+        facts, text = read_design(request.rtl, "stream")
         config = DecoderConfig(**facts["config"])
         for name, layer in layers.items():
             if config.tile_cols != layer.tile[1] or config.rank < layer.rank:
@@ -304,7 +301,7 @@ def _rom_jobs(
 ) -> list[_Job]:
     """A design for each layer, or the one of the folder for its layer."""
     if request.rtl is not None:
-        facts, text = _design(request.rtl, "rom")
+        facts, text = read_design(request.rtl, "rom")
         config, name = DecoderConfig(**facts["config"]), facts["layer"]
         if name not in layers:
             raise InputError(
@@ -320,7 +317,7 @@ def _rom_jobs(
             )
         images = (roms[name].ip, roms[name].iz)
         files = {
-            rom["file"]: mem_text(image) if request.rom else _rom_text(request.rtl, rom)
+            rom["file"]: mem_text(image) if request.rom else rom_text(request.rtl, rom)
             for rom, image in zip(facts["roms"], images, strict=True)
         }
         if request.rom is not None:
@@ -348,79 +345,6 @@ def _rom_jobs(
         scene = _rom_scene(layer, config, request)
         jobs.append(_Job(config, "lrbi_rom_decoder", text, {name: scene}, files, roms[name]))
     return jobs
-
-
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")  # a file's name, in no other folder
-
-
-def _design(folder: Path, top: str) -> tuple[dict[str, Any], str]:
-    """The manifest and the Verilog of the one design of its kind in a folder."""
-    found = []
-    if not folder.is_dir():
-        raise InputError(f"Design folder {folder} cannot be used: there is none")
-    try:
-        for path in sorted(path for path in folder.iterdir() if path.suffix == ".json"):
-            facts = json.loads(path.read_text())
-            if isinstance(facts, dict) and re.fullmatch(r"[A-Za-z_]\w*", str(facts.get("module"))):
-                found.append(facts)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"Design folder {folder} cannot be used: {error}") from error
-    found = [facts for facts in found if ("roms" in facts) == (top == "rom")]
-    if len(found) != 1:
-        raise InputError(
-            f"Design folder {folder} must hold one design with --top {top}, not {len(found)} "
-            f"(lrbi generate --top {top} makes it)"
-        )
-    facts = found[0]
-    name = facts["module"]
-    text = _text(folder / f"{name}.v")
-    try:
-        config = DecoderConfig(**facts["config"])
-        widths = {"m_axis_mask_tdata": row_bytes(config.mask_width) * 8}
-        if top == "rom":
-            widths["first_tile"] = facts["tiles"].bit_length()
-            if not isinstance(facts["layer"], str) or len(facts["roms"]) != 2:
-                raise TypeError
-            for rom in facts["roms"]:
-                if not (_PLAIN.fullmatch(rom["file"]) and isinstance(rom["sha256"], str)):
-                    raise ValueError
-        else:
-            widths["s_axis_ip_tdata"] = row_bytes(config.ip_width) * 8
-            widths["s_axis_iz_tdata"] = row_bytes(config.iz_width) * 8
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"Design folder {folder} cannot be used: {name}.json is not as lrbi generate writes it"
-        ) from error
-    for port, width in widths.items():
-        span = rf"\[{width - 1}:0\] " if width > 1 else ""
-        if not re.search(rf"\b(input|output) (wire |reg )?{span}{port}\b", text):
-            raise InputError(
-                f"Design folder {folder} cannot be used: {name}.v has no port {port} of {width} "
-                f"bits, as {name}.json says it has"
-            )
-    return facts, text
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise InputError(f"File {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"File {path} cannot be read: it is no text") from error
-
-
-def _rom_text(folder: Path, rom: dict[str, Any]) -> str:
-    """A ROM file of a design folder, whole."""
-    path = folder / rom["file"]
-    text = _text(path)
-    try:
-        FORMATS["mem"].decode(text.encode(), rom["width"], rom["depth"], "")
-        if hashlib.sha256(text.encode()).hexdigest() != rom["sha256"]:
-            raise InputError("it does not match its digest (lrbi generate makes it again)")
-    except (InputError, KeyError, TypeError) as error:
-        raise InputError(f"ROM file {path} cannot be used: {error}") from error
-    return text
 
 
 def _matching_roms(layers: Mapping[str, CompressedLayer], folder: Path) -> dict[str, LayerRoms]:

@@ -1,18 +1,16 @@
 """Verilog simulators: built once for a design, kept, and run on scenes with the cocotb bench."""
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +18,9 @@ from typing import Any, ClassVar
 
 from lrbi.sim.scene import Outcome, Scene
 
-from lrbi.errors import CheckFailedError, InputError, LrbiError, MissingToolError
+from lrbi.cache import cache_folder, unusable_cache
+from lrbi.errors import CheckFailedError, LrbiError, MissingToolError
+from lrbi.process import group
 
 SIMULATORS = ("verilator", "icarus")
 """The Verilog simulators, the fastest first."""
@@ -215,10 +215,7 @@ def _build(
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
     except OSError as error:
-        raise InputError(
-            f"Cache {target.parent} cannot be written: {error.strerror} "
-            "(LRBI_CACHE_DIR names another)"
-        ) from error
+        raise unusable_cache(target.parent, error) from error
     try:
         source = scratch / f"{module}.v"
         source.write_text(text)
@@ -255,14 +252,6 @@ def _first_error(log: Path) -> str:
     return next((line for line in lines if "rror" in line), "")
 
 
-def cache_folder() -> Path:
-    """Where builds are kept: LRBI_CACHE_DIR, or lrbi in the user's folder for caches."""
-    named = os.environ.get("LRBI_CACHE_DIR")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lrbi"
-
-
 def _drop_old_builds(folder: Path) -> None:
     def age(path: Path) -> float:
         try:
@@ -285,7 +274,7 @@ def _run(
     heard: Path | None,
 ) -> None:
     """Run a command and all that it starts; none of it outlives this call."""
-    with _group(words, cwd, env, output) as process:
+    with group(words, cwd, env, output) as process:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(timeout=0.1)
@@ -300,27 +289,3 @@ def _run(
                     )
     if code:
         raise RuntimeError(f"{Path(words[0]).name} ended with {code}")
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends; the bench looks for itself too."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _group(
-    words: Sequence[str], cwd: Any, env: Mapping[str, str], output: Any
-) -> Iterator[subprocess.Popen[bytes]]:
-    # A session of its own, so that a Ctrl-C at the terminal reaches us alone, and all can be ended.
-    process = subprocess.Popen(
-        words, cwd=cwd, env=env, stdout=output, stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
