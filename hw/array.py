@@ -1,5 +1,9 @@
 """The systolic AND-OR array: some columns of it, with their slice of both buffers."""
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
@@ -208,15 +212,17 @@ class ColumnGroup(wiring.Component):
                     for z in [held.word_select(index, columns)]
                 ]
                 added = partial.word_select(lane, columns)
-                # Two ranks are what four inputs can add: kept, lest synthesis go a level deeper.
-                for index in range(0, len(terms) - 1, 2):
+                # The ranks that one LUT can add, two or three, are kept together, lest synthesis go
+                # a level deeper.
+                together = config.lut_inputs // 2
+                whole = len(terms) // together * together
+                for index in range(0, whole, together):
                     pair = Signal(
                         columns, name=f"pair{stage}_{lane}_{index}", attrs={"keep": "true"}
                     )
-                    m.d.comb += pair.eq(terms[index] | terms[index + 1])
+                    m.d.comb += pair.eq(_any(terms[index : index + together]))
                     added |= pair
-                if len(terms) % 2:
-                    added |= terms[-1]
+                added = _any([added, *terms[whole:]])
                 sums.append(added)
             m.d.sync += after.eq(Cat(sums))
             partial = after
@@ -261,6 +267,11 @@ def successor(pointer: Value) -> Value:
     """The next place in a buffer, of ``2**n - 1``: a shift register's, one LUT and no carry."""
     taps = _TAPS[len(pointer)]
     return Cat(Cat(pointer[tap - 1] for tap in taps).xor(), pointer[:-1])
+
+
+def _any(terms: Sequence[Value]) -> Value:
+    """The OR of all terms."""
+    return reduce(or_, terms)
 
 
 def _table(index: Signal, values: tuple[int, ...], width: int) -> Value:

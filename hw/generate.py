@@ -97,7 +97,8 @@ def _command(words: list[Any], config: DecoderConfig, prefix: str, vivado: bool)
     """The command that makes the same files again, all options spelled out, on one line."""
     options: list[Any] = ["--stage-ranks", config.stage_ranks, "--lanes", config.lanes]
     options += ["--iz-rows", config.iz_rows, "--reset", config.reset]
-    options += ["--memory", config.memory, "--prefix", prefix]
+    options += ["--memory", config.memory, "--lut-inputs", config.lut_inputs]
+    options += ["--prefix", prefix]
     options += ["--vivado"] * vivado
     return " ".join(map(_quoted, ["lrbi", "generate", *map(str, words + options), "-o", "DIR"]))
 

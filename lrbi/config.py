@@ -117,6 +117,9 @@ class DecoderConfig:
     """What the I_z memory and the output buffer are read like: LUT RAM, or block RAM, whose reads
     are registered, for devices that have no other."""
 
+    lut_inputs: Literal[4, 6] = 4
+    """Inputs of the device's LUTs, by which a stage's logic is cut: 4 (ECP5, iCE40) or 6."""
+
     def __post_init__(self) -> None:
         for noun, name, most in (
             ("Rank", "rank", 256),
@@ -134,6 +137,8 @@ class DecoderConfig:
             raise InputError(f"Reset must be 'rst' or 'aresetn', not {self.reset!r}")
         if self.memory not in ("distributed", "block"):
             raise InputError(f"Memory must be 'distributed' or 'block', not {self.memory!r}")
+        if isinstance(self.lut_inputs, bool) or self.lut_inputs not in (4, 6):
+            raise InputError(f"LUT inputs must be 4 or 6, not {self.lut_inputs!r}")
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -180,6 +185,11 @@ class DecoderConfig:
     def buffer_depth(self) -> int:
         """Places in the output buffer: enough to take a beat every clock."""
         return max(16, 1 << (len(self.stages) + 8 - 1).bit_length())
+
+    @property
+    def sustained_bits(self) -> float:
+        """Mask bits a clock while whole tiles of full rank follow each other without stalls."""
+        return self.tile_rows * self.tile_cols / max(self.ip_depth, self.full_rate_beats)
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration as JSON keeps it."""

@@ -26,6 +26,7 @@ from lrbi.cli.import_ import import_
 from lrbi.cli.options import printable
 from lrbi.cli.show import show
 from lrbi.cli.simulate import simulate
+from lrbi.cli.synth import synth
 from lrbi.errors import CheckFailedError, LrbiError, MissingToolError
 
 INTERRUPTED = 130
@@ -51,13 +52,14 @@ def cli() -> None:
     lrbi generate fc1.lrbi -o rtl/
     lrbi export fc1.lrbi -o rom/
     lrbi simulate fc1.lrbi
+    lrbi synth --rank 16 --tile 64x64 --target ecp5
 
     Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 a tool is missing,
     130 interrupted.
     """
 
 
-for verb in (compress, show, decode, export, import_, generate, simulate, demo):
+for verb in (compress, show, decode, export, import_, generate, simulate, synth, demo):
     cli.add_command(verb)
 
 

@@ -69,9 +69,45 @@ def generate(
     lrbi generate fc1.lrbi --top rom -o rtl/
     """
     import json
-    import re
 
     from lrbi.atomic import replacing, unwritable
+
+    texts = decoder_texts(
+        file, top, patterns, rank, tile, options, prefix=prefix, vivado=vivado, quiet=quiet
+    )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(output, error) from error
+    for file_name, text in texts.items():
+        with replacing(output / file_name) as temporary:
+            temporary.write_text(text)
+    facts = json.loads(next(text for name, text in texts.items() if name.endswith(".json")))
+    if as_json:
+        print_json(facts)
+    message(f"wrote {', '.join(texts)} to {output}", quiet=quiet)
+    detail = f"latency {facts['latency_clocks']} clocks; {facts['mask_bits_per_clock']} mask bits"
+    message(
+        f"{detail} a clock, every clock from tiles of {facts['full_rate_beats']} beats on",
+        quiet=quiet or not verbose,
+    )
+
+
+def decoder_texts(
+    file: Path | None,
+    top: str,
+    patterns: tuple[str, ...],
+    rank: int | None,
+    tile: tuple[int, int] | None,
+    options: dict[str, Any],
+    *,
+    prefix: str = "",
+    vivado: bool = False,
+    quiet: bool = False,
+) -> dict[str, str]:
+    """The files of the decoder that a verb's options ask for, as texts by their names."""
+    import re
+
     from lrbi.errors import InputError
     from lrbi.factorfile import load
     from lrbi.hw.generate import decoder_files, rom_decoder_files
@@ -97,7 +133,7 @@ def generate(
     if top == "rom":
         assert file is not None
         ((name, chosen),) = layers.items()
-        texts = rom_decoder_files(
+        return rom_decoder_files(
             chosen,
             config,
             source=(file.name, name),
@@ -105,23 +141,7 @@ def generate(
             prefix=prefix,
             vivado=vivado,
         )
-    else:
-        texts = decoder_files(config, prefix=prefix, vivado=vivado)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(output, error) from error
-    for file_name, text in texts.items():
-        with replacing(output / file_name) as temporary:
-            temporary.write_text(text)
-    if as_json:
-        print_json(json.loads(next(text for name, text in texts.items() if name.endswith(".json"))))
-    message(f"wrote {', '.join(texts)} to {output}", quiet=quiet)
-    detail = f"latency {config.latency} clocks; {config.mask_width} mask bits a clock"
-    message(
-        f"{detail}, every clock from tiles of {config.full_rate_beats} beats on",
-        quiet=quiet or not verbose,
-    )
+    return decoder_files(config, prefix=prefix, vivado=vivado)
 
 
 def _config(

@@ -112,6 +112,13 @@ def decoder_options(verb: _Verb) -> _Verb:
     """Add the decoder's own options, named as the fields of ``DecoderConfig``."""
     for option in (
         click.option(
+            "--lut-inputs",
+            type=click.Choice([4, 6]),
+            default=4,
+            show_default=True,
+            help="Inputs of the device's LUTs: 4 for ECP5 and iCE40, 6 for Xilinx 7 and the like.",
+        ),
+        click.option(
             "--memory",
             type=click.Choice(["distributed", "block"]),
             default="distributed",
@@ -153,6 +160,18 @@ def decoder_options(verb: _Verb) -> _Verb:
     ):
         verb = option(verb)
     return verb
+
+
+def given_options(context: click.Context, *names: str) -> list[str]:
+    """The options, of those that have these names in the code, that the user gave."""
+    from click.core import ParameterSource
+
+    return [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name in names
+        and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+    ]
 
 
 def json_option(verb: _Verb) -> _Verb:

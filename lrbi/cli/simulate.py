@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from lrbi.cli.options import (
     PATH,
     Listed,
     chosen_layers,
     decoder_options,
+    given_options,
     json_option,
     layer_option,
     message,
@@ -92,14 +92,8 @@ def simulate(
     if not all(0 <= share <= 0.99 for share in stall):
         raise click.UsageError("--stall must be from 0 to 0.99.")
     iz, ip, mask = stall if len(stall) == 3 else stall * 3
-    given = [
-        name
-        for name in options
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-    ]
-    if rtl is not None and given:
-        name = given[0].replace("_", "-")
-        raise click.UsageError(f"--{name} goes with a fresh design, not with --rtl.")
+    if rtl is not None and (given := given_options(context, *options)):
+        raise click.UsageError(f"{given[0]} goes with a fresh design, not with --rtl.")
     if waves is not None:
         check_output(waves, file)
     layers = chosen_layers(load(file), patterns)

@@ -113,6 +113,14 @@ def test_block_memories_do_the_same_whatever_a_collision_gives(point, collisions
     check(config, tiles, decoder=decoder, stalls=Stalls(0.3, 0.2, 0.6))
 
 
+@pytest.mark.parametrize("point", GRID[3:], ids=str)
+def test_logic_cut_for_larger_luts_does_the_same(point):
+    config = dataclasses.replace(config_of(point), lut_inputs=6)
+    rng = np.random.default_rng(point)
+    tiles = [random_tile(config, rng) for _ in range(25)]
+    assert check(config, tiles).clocks == check(config_of(point), tiles).clocks
+
+
 @pytest.mark.parametrize("point", GRID[3:7], ids=str)
 @pytest.mark.parametrize("rates", list(itertools.product([0.0, 0.6], repeat=3))[1:], ids=str)
 def test_stalls_on_all_ports_crossed(point, rates):

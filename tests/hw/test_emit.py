@@ -51,6 +51,7 @@ CONFIGS = [
     DecoderConfig(rank=7, tile_rows=8, tile_cols=9, stage_ranks=2, lanes=3, iz_rows=4,
                   memory="block", reset="aresetn"),
     DecoderConfig(rank=8, tile_rows=8, tile_cols=20, stage_ranks=8, iz_rows=2, memory="block"),
+    DecoderConfig(rank=16, tile_rows=64, tile_cols=64, stage_ranks=5, lut_inputs=6),
 ]  # fmt: skip
 
 

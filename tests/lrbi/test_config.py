@@ -72,6 +72,8 @@ def test_stages_hold_every_rank_once_and_the_short_one_comes_first(stage_ranks):
         ({"tile_cols": "8"}, "Tile columns must be a whole number of at least 1, not '8'"),
         ({"lanes": 0}, "Lanes must be a whole number of at least 1, not 0"),
         ({"reset": "rstn"}, "Reset must be 'rst' or 'aresetn', not 'rstn'"),
+        ({"lut_inputs": 5}, "LUT inputs must be 4 or 6, not 5"),
+        ({"lut_inputs": True}, "LUT inputs must be 4 or 6, not True"),
         ({"memory": "bram"}, "Memory must be 'distributed' or 'block', not 'bram'"),
     ],
 )
