@@ -519,7 +519,7 @@ def _harness(design: Design) -> str:
         connections.append(_connection(port, f"{bus}[{start} +: {port['width']}]"))
     inputs, outputs = widths["input"], widths["output"]
     lines = [
-        f"reg [{inputs}:0] ins;",
+        f"reg [{inputs - 1}:0] ins;",
         f"{edge} ins <= {{ins, pin_in}};",
         f"wire [{outputs - 1}:0] outs;",
         f"reg [{outputs - 1}:0] level0;",
