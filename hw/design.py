@@ -39,6 +39,11 @@ def read_design(folder: Path, top: str | None = None) -> tuple[dict[str, Any], s
     text = _text(folder / f"{name}.v")
     try:
         config = DecoderConfig(**facts["config"])
+        for port in facts["ports"]:
+            if not re.fullmatch(r"[A-Za-z_]\w*", port["name"]) or int(port["width"]) < 1:
+                raise ValueError
+            if port["direction"] not in ("input", "output"):
+                raise ValueError
         widths = {"m_axis_mask_tdata": row_bytes(config.mask_width) * 8}
         if "roms" in facts:
             widths["first_tile"] = facts["tiles"].bit_length()
