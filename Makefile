@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench docs clean
+.PHONY: help demo test test-torch lint format bench bench-hw docs clean
 
 help:
 	@echo "make demo        set up, then run the whole flow on a built-in layer"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint        ruff and mypy, as pre-commit runs them"
 	@echo "make format      ruff's formatter"
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
+	@echo "make bench-hw    all decoders side by side on an FPGA, and a sweep, into docs/: hours (DATA=DIR too)"
 	@echo "make docs        the waveform of docs/decoder.md"
 	@echo "make clean       remove .venv and build"
 
@@ -41,6 +42,11 @@ format: .venv/installed-lint
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks --json build/bench.json $(if $(DATA),--data $(DATA))
+
+# What was measured before is taken from the cache.
+bench-hw: .venv/installed-bench
+	$(BIN)/python -m benchmarks.hardware $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.sweep
 
 # The picture in docs/decoder.md; a test holds it to what the decoder does.
 docs: .venv/installed-docs

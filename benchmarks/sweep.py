@@ -1,13 +1,13 @@
 """``python -m benchmarks.sweep``: area and clock of the decoder over ranks, columns and stages.
 
-Every combination of rank, columns, ranks a stage and lanes is placed and routed on an ECP5; the
-figures go to ``docs/hardware/sweep.csv``, a plot beside them. What was measured before is not
-measured again.
+Every combination of rank, columns, ranks a stage and lanes, but for the largest, is placed and
+routed on an ECP5; the figures go to ``docs/hardware/sweep.csv``, a plot beside them. What was
+measured before is not measured again.
 """
 
 import argparse
-import csv
 import itertools
+import json
 import os
 import sys
 from pathlib import Path
@@ -15,11 +15,12 @@ from pathlib import Path
 from lrbi.hw.generate import decoder_files
 from lrbi.hw.synth import Design, Target, floors, synthesize
 
+from benchmarks import report
 from lrbi.config import DecoderConfig
 
 RANKS, COLUMNS, STAGE_RANKS, LANES = (4, 8, 16, 32), (32, 64, 128), (2, 3, 4, 6), (1, 2, 4)
 ROWS = 64
-HOME = Path("docs/hardware")
+LARGEST = 4096  # ranks times mask bits a clock: larger points take minutes each
 FIELDS = (
     "rank", "columns", "stage_ranks", "lanes", "lut", "lut_ram", "lut_over_floor", "ff",
     "ff_over_floor", "fmax_mhz", "bits_per_clock", "gbit_per_s", "mbit_per_s_per_lut",
@@ -31,17 +32,14 @@ def configs() -> list[DecoderConfig]:
     points = [
         DecoderConfig(rank=rank, tile_rows=ROWS, tile_cols=cols, stage_ranks=stage, lanes=lanes)
         for rank, cols, stage, lanes in itertools.product(RANKS, COLUMNS, STAGE_RANKS, LANES)
-        if stage <= rank
+        if stage <= rank and rank * cols * lanes <= LARGEST
     ]
     return sorted(points, key=lambda config: config.rank * config.mask_width)
 
 
 def measure(config: DecoderConfig, seeds: list[int], jobs: int) -> dict[str, object]:
     """The figures of one point."""
-    texts = decoder_files(config)
-    module = "lrbi_decoder"
-    import json
-
+    texts, module = decoder_files(config), "lrbi_decoder"
     design = Design(module, texts[f"{module}.v"], json.loads(texts[f"{module}.json"])["ports"])
     (result,) = synthesize(design, [Target("ecp5", "45k")], seeds=seeds, jobs=jobs)
     facts = result.facts(config.sustained_bits) | floors(result, config)
@@ -57,7 +55,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     parser.add_argument("--seeds", default="1", help="seeds of nextpnr, joined by commas")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("-o", "--output", type=Path, default=HOME, help="folder to write to")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=report.FOLDER, help="folder to write to"
+    )
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     rows = []
@@ -71,11 +71,8 @@ def main() -> None:
             f"{row['fmax_mhz']} MHz",
             file=sys.stderr, flush=True,
         )  # fmt: skip
-    options.output.mkdir(parents=True, exist_ok=True)
-    with (options.output / "sweep.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(sorted(rows, key=lambda row: [row[field] for field in FIELDS[:4]]))
+    rows.sort(key=lambda row: [row[field] for field in FIELDS[:4]])
+    report.write_sweep(rows, FIELDS, options.output)
 
 
 if __name__ == "__main__":

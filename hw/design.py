@@ -22,7 +22,8 @@ def read_design(folder: Path, top: str | None = None) -> tuple[dict[str, Any], s
     try:
         for path in sorted(path for path in folder.iterdir() if path.suffix == ".json"):
             facts = json.loads(path.read_text())
-            if isinstance(facts, dict) and re.fullmatch(r"[A-Za-z_]\w*", str(facts.get("module"))):
+            module = facts.get("module") if isinstance(facts, dict) else None
+            if isinstance(module, str) and re.fullmatch(r"[A-Za-z_]\w*", module):
                 found.append(facts)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"Design folder {folder} cannot be used: {error}") from error
