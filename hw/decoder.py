@@ -10,8 +10,6 @@ from lrbi.config import DecoderConfig
 
 GROUP_COLUMNS = 16
 """Columns that share registers: few enough to be placed close together."""
-TAKEN_COLUMNS = 128
-"""Columns whose beats are taken out of the buffer by one signal: it has far to go, in no time."""
 
 
 class Decoder(wiring.Component):
@@ -150,9 +148,7 @@ class Decoder(wiring.Component):
         valid = Signal(depth)
         last = Signal(depth, reset_less=True)
         m.d.sync += [valid.eq(Cat(ip_taken, valid[:-1])), last.eq(Cat(ip.tlast, last[:-1]))]
-        # The oldest row leaves the output buffer: all signals alike.
-        takes = [Signal(name="take") for _ in range(0, config.tile_cols, TAKEN_COLUMNS)]
-        take = takes[0]
+        take = Signal()  # the oldest row leaves the output buffer
 
         # The array, in groups of columns.
         mask_rows: list[list[Value]] = [[] for _ in range(config.lanes)]
@@ -172,43 +168,42 @@ class Decoder(wiring.Component):
                 group.write_enable.eq(bank),
                 group.write_word.eq(Cat(word, half)),
                 group.valid.eq(valid[-1]),
-                group.take.eq(takes[offset // TAKEN_COLUMNS]),
+                group.take.eq(take),
             ]
             for lane in range(config.lanes):
                 mask_rows[lane].append(group.mask.word_select(lane, columns))
 
-        # The output buffer: its control, and tlast; the rows are in the groups. The control stands
-        # once for every so many columns, and its copies are kept apart.
+        # The output buffer: its control, and tlast; the rows are in the groups.
         m.submodules.buffer = ram = memory.Memory(shape=1, depth=config.buffer_depth, init=[])
         write = ram.write_port()
         read = ram.read_port(domain="comb")
-        m.d.comb += mask.tdata[: config.mask_width].eq(Cat(mask_rows))
-        m.d.comb += [write.data.eq(last[-1]), write.en.eq(valid[-1])]
-        for taken in takes:
-            attrs = {"keep": "true"} if len(takes) > 1 else {}
-            produced = Signal(range(ram.depth), init=1, attrs=attrs)
-            consumed = Signal(range(ram.depth), init=1, attrs=attrs)
-            with m.If(valid[-1]):
-                m.d.sync += produced.eq(successor(produced))
-            available = Signal(attrs=attrs)  # the buffer holds a beat
-            offered = mask.tvalid if taken is take else Signal(attrs=attrs)
-            m.d.comb += taken.eq(available & (~offered | mask.tready))
-            with m.If(taken):
-                m.d.sync += consumed.eq(successor(consumed))
-                if taken is take:
-                    m.d.sync += mask.tlast.eq(read.data)
-            more = produced != successor(consumed)
-            # A twin of ``offered``: with one for both, synthesis would make ``take``, which has far
-            # to go, from what it has for ``available``, a level deeper.
-            full = Signal(attrs=attrs)
-            stuck = full & ~mask.tready
-            m.d.sync += [
-                available.eq(valid[-1] | (available & stuck) | (available & more)),
-                full.eq(available | stuck),
-                offered.eq(available | (offered & ~mask.tready)),
-            ]
-            if taken is take:
-                m.d.comb += [write.addr.eq(produced), read.addr.eq(consumed)]
+        produced = Signal(range(ram.depth), init=1)
+        consumed = Signal(range(ram.depth), init=1)
+        m.d.comb += [
+            write.addr.eq(produced),
+            write.data.eq(last[-1]),
+            write.en.eq(valid[-1]),
+            read.addr.eq(consumed),
+        ]
+        with m.If(valid[-1]):
+            m.d.sync += produced.eq(successor(produced))
+        available = Signal()  # the buffer holds a beat
+        m.d.comb += [
+            take.eq(available & (~mask.tvalid | mask.tready)),
+            mask.tdata[: config.mask_width].eq(Cat(mask_rows)),
+        ]
+        with m.If(take):
+            m.d.sync += [consumed.eq(successor(consumed)), mask.tlast.eq(read.data)]
+        more = produced != successor(consumed)
+        # A twin of tvalid: with one for both, synthesis would make ``take``, which has far to go,
+        # from what it has for ``available``, a level deeper.
+        full = Signal()
+        stuck = full & ~mask.tready
+        m.d.sync += [
+            available.eq(valid[-1] | (available & stuck) | (available & more)),
+            full.eq(available | stuck),
+            mask.tvalid.eq(available | (mask.tvalid & ~mask.tready)),
+        ]
 
         # Credits: a beat is taken only when the buffer has a place for it. The beats of the last
         # two clocks are not counted yet, nor is the next one; four places cover them all.

@@ -13,8 +13,8 @@ SOURCES = {
     "rom": inspect.getsource(lrbi.hw.rom),
 }
 
-VALID_STUCK = [("decoder", "offered.eq(available |", "offered.eq(0 &")]
-READY_IGNORED = [("decoder", "available & (~offered | mask.tready)", "available")]
+VALID_STUCK = [("decoder", "mask.tvalid.eq(available |", "mask.tvalid.eq(0 &")]
+READY_IGNORED = [("decoder", "available & (~mask.tvalid | mask.tready)", "available")]
 OR_FOR_AND = [("array", "Mux(p, z[part], 0)", "(p.replicate(len(z[part])) | z[part])")]
 OR_FOR_AND_IN_STAGE_0 = [
     ("array", "p.replicate(len(z[part])) & z[part]", "(p.replicate(len(z[part])) | z[part])")
