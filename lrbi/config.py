@@ -13,7 +13,7 @@ METHODS = (1, 2, 3)
 ROM_FORMATS = ("mem", "memb", "mif", "coe", "bin", "ihex", "h")
 
 
-def _whole(noun: str, value: Any, least: int) -> int:
+def whole_number(noun: str, value: Any, least: int) -> int:
     """A whole number of any type, NumPy's too, as an int."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{noun} must be a whole number of at least {least}, not {value!r}")
@@ -30,7 +30,7 @@ def _real(noun: str, constraint: str, value: Any) -> float:
 def _tile(value: Any) -> tuple[int, int]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise InputError(f"Tile must be a pair of rows and columns, not {value!r}")
-    return _whole("Tile rows", value[0], 1), _whole("Tile columns", value[1], 1)
+    return whole_number("Tile rows", value[0], 1), whole_number("Tile columns", value[1], 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class CompressConfig:
             if not 0.0 < (self.ratio or 0.0) < math.inf:
                 raise InputError(f"Ratio must be {constraint}, not {self.ratio}")
         else:
-            self._set("rank", _whole("Rank", self.rank, 1))
+            self._set("rank", whole_number("Rank", self.rank, 1))
             if self.rank > 65535:
                 raise InputError(f"Rank must be at most 65535, not {self.rank}")
             if self.ratio is not None:
@@ -82,11 +82,11 @@ class CompressConfig:
             self._set("tile", _tile(self.tile))
         if self.method not in METHODS:
             raise InputError(f"Method must be 1, 2 or 3, not {self.method!r}")
-        self._set("method", _whole("Method", self.method, 1))
+        self._set("method", whole_number("Method", self.method, 1))
         if self.engine not in ENGINES:
             raise InputError(f"Engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
-        self._set("iterations", _whole("Iterations", self.iterations, 1))
-        self._set("seed", _whole("Seed", self.seed, 0))
+        self._set("iterations", whole_number("Iterations", self.iterations, 1))
+        self._set("seed", whole_number("Seed", self.seed, 0))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -129,7 +129,7 @@ class DecoderConfig:
             ("Lanes", "lanes", 64),
             ("I_z rows a beat", "iz_rows", 256),
         ):
-            value = _whole(noun, getattr(self, name), 1)
+            value = whole_number(noun, getattr(self, name), 1)
             if value > most:
                 raise InputError(f"{noun} must be at most {most}, not {value}")
             object.__setattr__(self, name, value)

@@ -5,6 +5,8 @@ column ``j`` is bit ``j % 8`` of byte ``j // 8``, and the pad bits at the top of
 zero. I_p rows, I_z rows and mask rows are all stored this way, in files and in memory.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,6 +72,16 @@ def to_number(word: Packed) -> int:
 def from_number(number: int, size: int) -> Packed:
     """A number as a packed word of ``size`` bytes."""
     return np.frombuffer(number.to_bytes(size, "little"), dtype=np.uint8)
+
+
+def to_bits(numbers: NDArray[np.integer[Any]], width: int) -> Bits:
+    """Numbers below 2**width as rows of bits, one row a number."""
+    return (numbers[:, np.newaxis] >> np.arange(width) & 1).astype(np.bool_)
+
+
+def from_bits(rows: Bits) -> NDArray[np.int64]:
+    """Undo :func:`to_bits`; rows of at most 63 bits."""
+    return rows @ (np.int64(1) << np.arange(rows.shape[-1]))
 
 
 def word_sums(words: Packed) -> tuple[int, int]:

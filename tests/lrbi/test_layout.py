@@ -3,12 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrbi.layout import (
+    from_bits,
     from_number,
     from_words,
     pack_rows,
     pack_words,
     pad_bits_are_zero,
     row_bytes,
+    to_bits,
     to_number,
     to_words,
     unpack_rows,
@@ -73,3 +75,12 @@ def test_word_sums_over_several_blocks():
     words = np.arange(70000, dtype="<u4").view(np.uint8).reshape(-1, 4)
     numbers = range(70000)
     assert word_sums(words) == (sum(numbers), sum((at + 1) * at for at in numbers))
+
+
+@given(st.integers(1, 63), st.integers(0, 2**32 - 1))
+def test_numbers_as_bits(width, seed):
+    numbers = np.random.default_rng(seed).integers(0, 1 << width, 9)
+    rows = to_bits(numbers, width)
+    assert rows.shape == (9, width)
+    assert to_words(rows) == numbers.tolist()
+    assert from_bits(rows).tolist() == numbers.tolist()
