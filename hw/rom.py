@@ -1,6 +1,6 @@
 """The ROM-backed decoder ``lrbi_rom_decoder``: one layer's factors, played on command."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, wiring
@@ -117,29 +117,30 @@ class RomPlayer(wiring.Component):
         return m
 
 
-class RomDecoder(wiring.Component):
-    """Decodes the tiles of one layer from its own ROMs, ``lanes`` mask rows a clock.
+class RomBacked(wiring.Component):
+    """A core with the ROMs that it decodes from, and the control that plays them.
 
     A start is sampled while ``busy`` is low, and raises it. Two clocks later, either ``error``
     says that the range of tiles goes beyond the last one, or there was nothing to play and
-    ``done`` says so, or the tiles play: every one with R rows and k ranks, padding included. The
-    clock after the last mask beat was taken, ``busy`` falls and ``done`` is high for one clock::
+    ``done`` says so, or the tiles play, every one whole. The clock after the last mask beat was
+    taken, ``busy`` falls and ``done`` is high for one clock::
 
         clock      s     s+1   s+2   ...   s+5           t       t+1
         start      high
         busy             high  high  ...                 high    low
-        I_z, I_p                           first beats
+        ROMs                               first beats
         mask                                             last
         done                                                     high
 
     Parameters
     ----------
-    config
-        The decoder's configuration: rank, tile, lanes and rows a beat are those of the ROMs.
+    core
+        What decodes: from streams ``s_axis_...`` to ``m_axis_mask``, a frame a tile.
+    players
+        The ROM of each stream, by what follows ``s_axis_`` in its name, and all of the same tiles.
+        A stream without one gives nothing.
     tiles
-        Tiles of the layer.
-    ip_words, iz_words
-        The ROMs' contents; zero where they are not given.
+        Tiles in the ROMs.
 
     Members
     -------
@@ -154,20 +155,14 @@ class RomDecoder(wiring.Component):
     error : Out(1)
         The last start asked for tiles beyond the last one, and nothing was played; until the
         next start.
-    m_axis_mask : Out(Axis(lanes * C))
-        Mask rows, a frame a tile.
+    m_axis_mask : Out(...)
+        The core's mask beats, a frame a tile.
     """
 
     def __init__(
-        self,
-        *,
-        config: DecoderConfig,
-        tiles: int,
-        ip_words: Sequence[int] = (),
-        iz_words: Sequence[int] = (),
+        self, *, core: wiring.Component, players: Mapping[str, RomPlayer], tiles: int
     ) -> None:
-        self.config, self.tiles = config, tiles
-        self.ip_words, self.iz_words = ip_words, iz_words
+        self.core, self.players, self.tiles = core, players, tiles
         super().__init__(
             {
                 "start": In(1),
@@ -176,30 +171,19 @@ class RomDecoder(wiring.Component):
                 "busy": Out(1),
                 "done": Out(1),
                 "error": Out(1),
-                "m_axis_mask": Out(Axis(config.mask_width)),
+                "m_axis_mask": Out(core.m_axis_mask.signature),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         """The hardware."""
         m = Module()
-        config, mask = self.config, self.m_axis_mask
-        m.submodules.decoder = decoder = Decoder(config=config)
-        m.submodules.ip = ip = RomPlayer(
-            width=config.ip_width,
-            tile_words=config.ip_depth,
-            tiles=self.tiles,
-            words=self.ip_words,
-        )
-        m.submodules.iz = iz = RomPlayer(
-            width=config.iz_width,
-            tile_words=config.iz_depth,
-            tiles=self.tiles,
-            words=self.iz_words,
-        )
-        connect(m, ip.stream, decoder.s_axis_ip)
-        connect(m, iz.stream, decoder.s_axis_iz)
-        connect(m, decoder.m_axis_mask, flipped(mask))
+        mask = self.m_axis_mask
+        m.submodules.decoder = self.core
+        for name, player in self.players.items():
+            m.submodules[name] = player
+            connect(m, player.stream, getattr(self.core, f"s_axis_{name}"))
+        connect(m, self.core.m_axis_mask, flipped(mask))
 
         # A start is looked at in the clock after it was sampled, and served in the next.
         first = Signal.like(self.first_tile, reset_less=True)
@@ -209,7 +193,7 @@ class RomDecoder(wiring.Component):
         stop = Signal(len(first) + 1)
         m.d.comb += stop.eq(first + count)
         go = Signal()
-        for player in (ip, iz):
+        for player in self.players.values():
             m.d.comb += [player.first.eq(first), player.count.eq(count), player.start.eq(go)]
         over = Signal()  # the last beat of a tile passes
         m.d.comb += [
@@ -236,3 +220,40 @@ class RomDecoder(wiring.Component):
                 self.error.eq(0),
             ]
         return m
+
+
+class RomDecoder(RomBacked):
+    """Decodes the tiles of one layer from its own ROMs, ``lanes`` mask rows a clock.
+
+    Every tile plays R rows and k ranks, padding included.
+
+    Parameters
+    ----------
+    config
+        The decoder's configuration: rank, tile, lanes and rows a beat are those of the ROMs.
+    tiles
+        Tiles of the layer.
+    ip_words, iz_words
+        The ROMs' contents; zero where they are not given.
+
+    Members
+    -------
+    m_axis_mask : Out(Axis(lanes * C))
+        Mask rows, a frame a tile; all other ports are those of :class:`RomBacked`.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: DecoderConfig,
+        tiles: int,
+        ip_words: Sequence[int] = (),
+        iz_words: Sequence[int] = (),
+    ) -> None:
+        ip = RomPlayer(
+            width=config.ip_width, tile_words=config.ip_depth, tiles=tiles, words=ip_words
+        )
+        iz = RomPlayer(
+            width=config.iz_width, tile_words=config.iz_depth, tiles=tiles, words=iz_words
+        )
+        super().__init__(core=Decoder(config=config), players={"ip": ip, "iz": iz}, tiles=tiles)

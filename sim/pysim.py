@@ -1,17 +1,17 @@
 """The decoders in Amaranth's own simulator: no external tool, and the stream rules checked."""
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amaranth.hdl import ClockDomain, Module, Signal
+from amaranth.hdl import Cat, ClockDomain, Const, Module, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 from lrbi.hw.decoder import Decoder
-from lrbi.hw.rom import RomDecoder
+from lrbi.hw.rom import RomBacked, RomDecoder
 from lrbi.sim.scene import Frames, Outcome, Scene, Scoreboard, Stalls
 
 from lrbi.arrays import Bits
@@ -36,8 +36,10 @@ class Tile:
 class Run:
     """What came out."""
 
-    config: DecoderConfig
-    """The decoder's configuration."""
+    columns: int
+    """Mask columns of a beat."""
+    lanes: int = 1
+    """Mask rows of a beat."""
     frames: Frames = field(default_factory=list)
     """The mask beats of each tile."""
     clocks: list[int] = field(default_factory=list)
@@ -52,8 +54,7 @@ class Run:
     @property
     def tiles(self) -> list[Bits]:
         """The mask of each tile, fill rows of its last beat included."""
-        config = self.config
-        return [from_words(frame, config.tile_cols, config.lanes) for frame in self.frames]
+        return [from_words(frame, self.columns, self.lanes) for frame in self.frames]
 
 
 class StoppedError(CheckFailedError):
@@ -113,31 +114,47 @@ def decode_frames(
     ip: Frames,
     *,
     stalls: Stalls | None = None,
-    reset_at: int | None = None,
     decoder: type[Decoder] = Decoder,
+    **options: Any,
+) -> Run:
+    """Play frames through the stream decoder; see :func:`decode_streams`."""
+    stalls = stalls or Stalls()
+    inputs = {"s_axis_iz": (iz, stalls.iz), "s_axis_ip": (ip, stalls.ip)}
+    return decode_streams(
+        decoder(config=config), inputs, sum(map(len, ip)), config.tile_cols, config.lanes,
+        stalls=stalls, **options,
+    )  # fmt: skip
+
+
+def decode_streams(
+    dut: wiring.Component,
+    inputs: Mapping[str, tuple[Frames, float]],
+    beats: int,
+    columns: int,
+    lanes: int = 1,
+    *,
+    stalls: Stalls | None = None,
+    reset_at: int | None = None,
     waves: Path | None = None,
     progress: Callable[[int], None] = lambda beats: None,
 ) -> Run:
-    """Play frames through the stream decoder and give back what it made of them.
+    """Play frames through a core until it gave ``beats`` mask beats, and give them back.
 
+    ``inputs`` has the frames of each port, and how often the port holds back a beat.
     The stream rules are enforced on the mask port: a beat that is offered stays as it is until it
     is taken. A design that offers and takes nothing for a long time is given up on.
     ``reset_at`` resets it on that clock, and starts all frames anew. ``waves`` is a VCD file to
     write.
     """
     stalls = stalls or Stalls()
-    dut = decoder(config=config)
-    run = Run(config)
+    run = Run(columns, lanes)
 
     async def bench(ctx: Any, reset: Signal) -> None:
         if reset_at is not None:
-            await _drive(
-                ctx, dut, iz, ip, stalls, _Sink(Run(config), _nobody, stalls), clocks=reset_at
-            )
+            spare = Run(columns, lanes)
+            await _drive(ctx, dut, inputs, stalls, _Sink(spare, _nobody, stalls), clocks=reset_at)
             await _reset(ctx, reset)
-        await _drive(
-            ctx, dut, iz, ip, stalls, _Sink(run, progress, stalls), beats=sum(map(len, ip))
-        )
+        await _drive(ctx, dut, inputs, stalls, _Sink(run, progress, stalls), beats=beats)
 
     _simulate(dut, bench, waves)
     return run
@@ -162,13 +179,26 @@ def play_words(
     iz_words: Sequence[int],
     ranges: Sequence[tuple[int, int]],
     *,
+    decoder: type[RomDecoder] = RomDecoder,
+    **options: Any,
+) -> list[Run]:
+    """Start a ROM decoder of these words; see :func:`play_ranges`."""
+    dut = decoder(config=config, tiles=tiles, ip_words=ip_words, iz_words=iz_words)
+    return play_ranges(dut, ranges, config.tile_cols, config.lanes, **options)
+
+
+def play_ranges(
+    dut: RomBacked,
+    ranges: Sequence[tuple[int, int]],
+    columns: int,
+    lanes: int = 1,
+    *,
     stalls: Stalls | None = None,
     reset_at: int | None = None,
-    decoder: type[RomDecoder] = RomDecoder,
     waves: Path | None = None,
     progress: Callable[[int], None] = lambda beats: None,
 ) -> list[Run]:
-    """Start a ROM decoder on ranges of (first tile, count), one after the other.
+    """Start a core with ROMs on ranges of (first tile, count), one after the other.
 
     Each start is held out until it is taken, which for all but the first is in the clock of the
     ``done`` before. The clocks of a run count from that of its start; its last clock is that before
@@ -176,7 +206,6 @@ def play_words(
     """
     stalls = stalls or Stalls()
     chance = random.Random(stalls.seed)
-    dut = decoder(config=config, tiles=tiles, ip_words=ip_words, iz_words=iz_words)
     mask = dut.m_axis_mask
     runs: list[Run] = []
 
@@ -201,7 +230,7 @@ def play_words(
                         raise StoppedError("done was high for more than a clock", made[-1], 0)
                     return
                 del pending[0]  # it was taken in this clock
-                made.append(Run(config))
+                made.append(Run(columns, lanes))
                 sink = _Sink(made[-1], progress if clocks is None else _nobody, stalls)
             elif done:
                 raise StoppedError("done was high while busy was", made[-1], 0)
@@ -290,9 +319,8 @@ async def _reset(ctx: Any, reset: Signal) -> None:
 
 async def _drive(
     ctx: Any,
-    dut: Decoder,
-    iz_frames: Frames,
-    ip_frames: Frames,
+    dut: wiring.Component,
+    inputs: Mapping[str, tuple[Frames, float]],
     stalls: Stalls,
     sink: _Sink,
     *,
@@ -301,35 +329,34 @@ async def _drive(
 ) -> None:
     """Run until ``beats`` mask beats were taken, or for a number of clocks."""
     chance = random.Random(stalls.seed)
-    inputs = [
-        (port, [beat for frame in frames for beat in _beats(frame)], share)
-        for port, frames, share in (
-            (dut.s_axis_iz, iz_frames, stalls.iz),
-            (dut.s_axis_ip, ip_frames, stalls.ip),
-        )
+    sources = [
+        (getattr(dut, name), [beat for frame in frames for beat in _beats(frame)], share)
+        for name, (frames, share) in inputs.items()
     ]
-    offered = [False, False]
-    sent = [0, 0]
+    offered = [False] * len(sources)
+    sent = [0] * len(sources)
     mask, run = dut.m_axis_mask, sink.run
+    error = getattr(dut, "error", Const(0))
     while (beats is None or len(run.clocks) < beats) and (clocks is None or run.end < clocks):
-        for index, (port, queue, share) in enumerate(inputs):
+        for index, (port, queue, share) in enumerate(sources):
             if not offered[index] and sent[index] < len(queue) and chance.random() >= share:
                 offered[index] = True
                 ctx.set(port.tdata, queue[sent[index]][0])
                 ctx.set(port.tlast, queue[sent[index]][1])
             ctx.set(port.tvalid, offered[index])
         ctx.set(mask.tready, chance.random() >= stalls.mask)
-        *_, iz_ready, ip_ready, valid, ready, data, last, error = await ctx.tick().sample(
-            dut.s_axis_iz.tready, dut.s_axis_ip.tready,
-            mask.tvalid, mask.tready, mask.tdata, mask.tlast, dut.error,
+        *_, valid, ready, data, last, raised, accepting = await ctx.tick().sample(
+            mask.tvalid, mask.tready, mask.tdata, mask.tlast, error,
+            Cat(port.tready for port, *_ in sources),
         )  # fmt: skip
         moved = False
-        for index, accepted in enumerate((iz_ready, ip_ready)):
+        for index in range(len(sources)):
+            accepted = accepting >> index & 1
             if offered[index] and accepted:
                 offered[index] = False
                 sent[index] += 1
                 moved = True
-        sink.sample(valid=valid, ready=ready, data=data, last=last, error=error, moved=moved)
+        sink.sample(valid=valid, ready=ready, data=data, last=last, error=raised, moved=moved)
 
 
 def _beats(words: list[int]) -> list[tuple[int, int]]:
