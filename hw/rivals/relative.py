@@ -1,0 +1,136 @@
+"""The rival that stores the zeros between kept weights."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+from lrbi.hw.array import bits_for, plus_one
+from lrbi.hw.axis import Axis
+from lrbi.hw.rivals.gather import Gather, check_beat, gather_clocks
+from lrbi.hw.rivals.skid import index_port
+
+from lrbi.formats import check_chunk
+
+
+class Relative(wiring.Component):
+    """Decodes :class:`lrbi.formats.Relative`, an entry a clock.
+
+    An entry moves the place within a chunk, over the border to the next chunk at most once; a
+    chunk is complete when an entry crosses its end, or with the frame's last entry. So the encoder
+    must be given the same ``chunk``::
+
+        clock      n       n+1     n+2      n+3         n+4
+        index      taken
+        step               known
+        landed                     known
+        gathered                            with it
+        chunk                                           given, if the entry ends its frame
+
+    No clock is lost between chunks, rows or tiles.
+
+    Parameters
+    ----------
+    bits
+        Bits of an entry.
+    chunk
+        Mask bits that are put together at a time, at least 2**bits; a power of two is cheapest.
+    beat
+        Bits of a mask beat: a multiple of ``chunk``.
+
+    Members
+    -------
+    s_axis_index : In(Axis(bits))
+        Entries, a frame a tile.
+    m_axis_mask : Out(Axis(beat))
+        The mask, a frame a tile.
+    """
+
+    def __init__(self, *, bits: int, chunk: int, beat: int) -> None:
+        check_chunk(chunk, bits)
+        check_beat(chunk, beat)
+        self.bits, self.chunk, self.beat = bits, chunk, beat
+        super().__init__({"s_axis_index": In(Axis(bits)), "m_axis_mask": Out(Axis(beat))})
+
+    @staticmethod
+    def latency(chunk: int, beat: int) -> int:
+        """Clocks from the last entry of a tile to its last beat."""
+        return 3 + gather_clocks(chunk, beat)
+
+    def elaborate(self, platform: object) -> Module:
+        """The hardware."""
+        m = Module()
+        chunk, bits = self.chunk, self.bits
+        m.submodules.gather = gather = Gather(chunk=self.chunk, beat=self.beat)
+        connect(m, gather.m_axis_mask, flipped(self.m_axis_mask))
+        index = index_port(m, self.s_axis_index, "index", bits=bits, skid=gather.count == 1)
+        go = Signal()
+        m.d.comb += index.tready.eq(go)
+
+        # How far an entry moves, and whether it keeps the weight there.
+        place_bits = bits_for(chunk)
+        entry = index.tdata[:bits]
+        valid = Signal()
+        step = Signal(bits, reset_less=True)
+        back = Signal(place_bits, reset_less=True)  # the same, less a chunk
+        keep = Signal(reset_less=True)
+        last = Signal(reset_less=True)
+        moved = Signal(bits)
+        m.d.comb += moved.eq(plus_one(entry) | entry.all().replicate(bits))
+        with m.If(go):
+            m.d.sync += [
+                valid.eq(index.tvalid),
+                step.eq(moved),
+                back.eq(moved - chunk),
+                keep.eq(~entry.all()),
+                last.eq(index.tlast),
+            ]
+
+        # Where it lands. The place before a tile is the last of a chunk that is not there.
+        place = Signal(place_bits, init=chunk - 1)
+        first = Signal(init=1)
+        crossing = Signal(place_bits + 1)
+        landing = Signal(place_bits)
+        m.d.comb += crossing.eq(place + back)
+        if chunk == 1 << place_bits:
+            m.d.comb += landing.eq(crossing)
+        else:
+            m.d.comb += landing.eq(Mux(crossing[-1], crossing[:-1], place + step))
+        landed = Signal(place_bits, reset_less=True)
+        crossed = Signal(reset_less=True)
+        follows = Signal()  # there is an entry, and one before it in its tile
+        kept = Signal()
+        ends = Signal()
+        with m.If(go):
+            m.d.sync += [
+                landed.eq(landing),
+                crossed.eq(crossing[-1]),
+                follows.eq(valid & ~first),
+                kept.eq(valid & keep),
+                ends.eq(valid & last),
+            ]
+            with m.If(valid):
+                m.d.sync += [place.eq(landing), first.eq(last)]
+                with m.If(last):
+                    m.d.sync += place.eq(chunk - 1)
+
+        # The chunk, put together bit by bit: two halves of an address name each, and they, the
+        # bit itself and the sign that the chunk is given away make one LUT.
+        gathered = Signal(chunk)
+        done = Signal()  # it is its tile's last
+        given = Signal()
+        low, high = landed[:3], landed[3:]
+        lows = [low == place for place in range(min(8, chunk))]
+        highs = [(high == place) & kept for place in range(-(-chunk // 8))]
+        ones = Cat(lows[bit % 8] & highs[bit // 8] for bit in range(chunk))
+        m.d.comb += [
+            given.eq(done | (crossed & follows)),
+            gather.valid.eq(given),
+            gather.chunk.eq(gathered),
+            gather.last.eq(done),
+            go.eq(~given | gather.ready),
+        ]
+        with m.If(go):
+            m.d.sync += [
+                gathered.eq((gathered & ~given.replicate(chunk)) | ones),
+                done.eq(ends),
+            ]
+        return m

@@ -1,0 +1,100 @@
+"""The rival whose mask is what random-looking logic makes of a few bits."""
+
+from functools import reduce
+from operator import xor
+
+from amaranth.hdl import Cat, Const, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+from lrbi.hw.axis import Axis
+from lrbi.hw.rivals.gather import Gather, check_beat, gather_clocks
+from lrbi.hw.rivals.skid import index_port
+
+from lrbi import formats
+
+
+class Viterbi(wiring.Component):
+    """The decompressor :class:`lrbi.formats.Viterbi`, a step a clock.
+
+    It is the decompressor alone: the search for its input is not built, so it is fed at random,
+    and its masks are nobody's. Every input bit, and every step that takes none, gives a chunk::
+
+        clock      n       n+1      n+2
+        index      taken
+        register           with it
+        chunk                       given
+
+    No clock is lost between rows or tiles.
+
+    Parameters
+    ----------
+    code
+        XORs, comparators and register; a chunk is what a step makes.
+    beat
+        Bits of a mask beat: a multiple of the chunk.
+
+    Members
+    -------
+    s_axis_index : In(Axis(1))
+        Input bits, a frame a tile.
+    m_axis_mask : Out(Axis(beat))
+        The mask, a frame a tile.
+    """
+
+    def __init__(self, *, code: formats.Viterbi, beat: int) -> None:
+        check_beat(code.chunk, beat)
+        self.code, self.chunk, self.beat = code, code.chunk, beat
+        super().__init__({"s_axis_index": In(Axis(1)), "m_axis_mask": Out(Axis(beat))})
+
+    @staticmethod
+    def latency(chunk: int, beat: int) -> int:
+        """Clocks from the last step of a tile to its last beat."""
+        return 1 + gather_clocks(chunk, beat)
+
+    def elaborate(self, platform: object) -> Module:
+        """The hardware."""
+        m = Module()
+        code = self.code
+        m.submodules.gather = gather = Gather(chunk=self.chunk, beat=self.beat)
+        connect(m, gather.m_axis_mask, flipped(self.m_axis_mask))
+        index = index_port(m, self.s_axis_index, "index", bits=1, skid=gather.count == 1)
+
+        register = Signal(code.register, reset_less=True)
+        valid = Signal()
+        ends = Signal(init=1)  # the bit that was taken last is its tile's last
+        skips = Signal(range(code.skip + 1))  # steps to come before the next bit is taken
+        taking = ~skips.any() if code.skip else Const(1)
+        go = Signal()
+        m.d.comb += [go.eq(~valid | gather.ready), index.tready.eq(go & taking)]
+        with m.If(go):
+            m.d.sync += valid.eq(index.tvalid | ~taking)
+            with m.If(index.tvalid | ~taking):
+                old = register[:-1] & ~(ends & taking).replicate(code.register - 1)
+                m.d.sync += register.eq(Cat(index.tdata[0] & taking, old))
+            if code.skip:
+                with m.If(~taking):
+                    m.d.sync += skips.eq(skips - 1)
+            with m.If(taking & index.tvalid):
+                m.d.sync += [ends.eq(index.tlast), skips.eq(code.skip)]
+
+        # The mask bits of a step.
+        outputs = [reduce(xor, (register[tap] for tap in taps)) for taps in code.taps]
+        numbers = (
+            outputs[start : start + code.width] for start in range(0, code.outputs, code.width)
+        )
+        m.d.comb += [
+            gather.valid.eq(valid),
+            gather.chunk.eq(Cat(at_least(number, code.threshold) for number in numbers)),
+            gather.last.eq(ends & taking),
+        ]
+        return m
+
+
+def at_least(number: list[Value], threshold: int) -> Value:
+    """Whether a number, its lowest bit first, is not below a constant: a gate a bit."""
+    if threshold >> len(number):
+        return Const(0, 1)
+    result: Value = Const(1, 1)
+    for place, bit in enumerate(number):
+        result = bit & result if threshold >> place & 1 else bit | result
+    return result
