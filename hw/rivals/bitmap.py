@@ -1,6 +1,6 @@
 """The rival that stores the mask itself."""
 
-from amaranth.hdl import Module
+from amaranth.hdl import Cat, ClockSignal, Module, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 from lrbi.hw.axis import Axis
@@ -45,7 +45,10 @@ class Bitmap(wiring.Component):
         mask = self.m_axis_mask
         index = index_port(m, self.s_axis_index, "index", bits=self.chunk, skid=False)
         if self.chunk == self.beat:
+            # Clock and reset are ports like any core's; the name tells lint tools.
+            unused = Signal(2, name="unused_clock", attrs={"keep": "true"})
             m.d.comb += [
+                unused.eq(Cat(ClockSignal(), ResetSignal())),
                 mask.tdata[: self.beat].eq(index.tdata[: self.beat]),
                 mask.tlast.eq(index.tlast),
                 mask.tvalid.eq(index.tvalid),

@@ -1,6 +1,6 @@
 """From chunks of mask bits to beats: the output of every rival."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 from lrbi.hw.axis import Axis
@@ -15,7 +15,7 @@ class Gather(wiring.Component):
     With one chunk a beat it is the output register alone. With more, each chunk has its place in
     that register, and the first of a beat waits beside it until the second comes: so one chunk can
     be taken while a beat is held up, and ``ready`` is a register. Where many small chunks make a
-    beat, they are gathered in two levels: a place costs a register and its enable.
+    beat, they are gathered in two levels: a place costs a register more than its bits.
 
     A beat is valid :func:`gather_clocks` after its last chunk was taken. A chunk a clock, and no
     clock lost between beats.
@@ -88,15 +88,17 @@ class Gather(wiring.Component):
         ]
         with m.If(taken):
             m.d.sync += place.eq(place.rotate_left(1))
-            with m.If(place[0]):
-                m.d.sync += early.eq(self.chunk)
-            with m.If(place[1]):
-                m.d.sync += data.word_select(0, len(early)).eq(early)
-            for index in range(1, self.count):
-                with m.If(place[index]):
-                    m.d.sync += data.word_select(index, len(early)).eq(self.chunk)
-            with m.If(place[-1]):
-                m.d.sync += last.eq(self.last)
+        # A place is written every clock until its chunk is there, so that registers alone enable
+        # it; but for the first two, where the beat before may still be.
+        with m.If(place[0]):
+            m.d.sync += early.eq(self.chunk)
+        with m.If(place[1] & ready):
+            m.d.sync += data[: 2 * len(early)].eq(Cat(early, self.chunk))
+        for index in range(2, self.count):
+            with m.If(place[index]):
+                m.d.sync += data.word_select(index, len(early)).eq(self.chunk)
+        with m.If(place[-1] & ready):
+            m.d.sync += last.eq(self.last)
         m.d.sync += [
             full.eq((taken & place[-1]) | stuck),
             # Not while the second chunk of a beat is next, and the beat before is still there.
@@ -136,10 +138,10 @@ def check_beat(chunk: int, beat: int) -> None:
 def _inner(chunk: int, count: int) -> int:
     """Chunks that a first level gathers, one if a second level costs more than it spares.
 
-    A level costs two cells a place; the second one also the first one's beat, twice.
+    A level costs a register a place; the second one also the first one's beat, twice.
     """
 
     def cost(inner: int) -> int:
-        return 2 * count if inner == 1 else 2 * (inner + count // inner + inner * chunk)
+        return count if inner == 1 else inner + count // inner + 2 * inner * chunk
 
     return min((inner for inner in range(1, count) if count % inner == 0), key=cost, default=1)

@@ -73,20 +73,19 @@ class Relative(wiring.Component):
         back = Signal(place_bits, reset_less=True)  # the same, less a chunk
         keep = Signal(reset_less=True)
         last = Signal(reset_less=True)
-        moved = Signal(bits)
-        m.d.comb += moved.eq(plus_one(entry) | entry.all().replicate(bits))
+        padding = entry.all()
         with m.If(go):
             m.d.sync += [
                 valid.eq(index.tvalid),
-                step.eq(moved),
-                back.eq(moved - chunk),
-                keep.eq(~entry.all()),
+                step.eq(plus_one(entry) | padding.replicate(bits)),
+                back.eq(Mux(padding, (1 << bits) - 1 - chunk, entry + (1 - chunk))),
+                keep.eq(~padding),
                 last.eq(index.tlast),
             ]
 
-        # Where it lands. The place before a tile is the last of a chunk that is not there.
-        place = Signal(place_bits, init=chunk - 1)
-        first = Signal(init=1)
+        # Where it lands. Before a tile, that is one place before its first chunk: the top bit of
+        # the place is set, and the first step cannot cross.
+        place = Signal(place_bits + 1, init=-1)
         crossing = Signal(place_bits + 1)
         landing = Signal(place_bits)
         m.d.comb += crossing.eq(place + back)
@@ -95,34 +94,30 @@ class Relative(wiring.Component):
         else:
             m.d.comb += landing.eq(Mux(crossing[-1], crossing[:-1], place + step))
         landed = Signal(place_bits, reset_less=True)
-        crossed = Signal(reset_less=True)
-        follows = Signal()  # there is an entry, and one before it in its tile
         kept = Signal()
         ends = Signal()
+        given = Signal()  # the chunk before is complete
         with m.If(go):
             m.d.sync += [
                 landed.eq(landing),
-                crossed.eq(crossing[-1]),
-                follows.eq(valid & ~first),
                 kept.eq(valid & keep),
                 ends.eq(valid & last),
+                given.eq((valid & crossing[-1]) | ends),
             ]
             with m.If(valid):
-                m.d.sync += [place.eq(landing), first.eq(last)]
+                m.d.sync += place.eq(landing)
                 with m.If(last):
-                    m.d.sync += place.eq(chunk - 1)
+                    m.d.sync += place.eq(-1)
 
         # The chunk, put together bit by bit: two halves of an address name each, and they, the
         # bit itself and the sign that the chunk is given away make one LUT.
         gathered = Signal(chunk)
         done = Signal()  # it is its tile's last
-        given = Signal()
         low, high = landed[:3], landed[3:]
         lows = [low == place for place in range(min(8, chunk))]
         highs = [(high == place) & kept for place in range(-(-chunk // 8))]
         ones = Cat(lows[bit % 8] & highs[bit // 8] for bit in range(chunk))
         m.d.comb += [
-            given.eq(done | (crossed & follows)),
             gather.valid.eq(given),
             gather.chunk.eq(gathered),
             gather.last.eq(done),

@@ -20,7 +20,7 @@ class TwoLevel(wiring.Component):
         clock      n       n+1     n+2      n+3
         map        taken
         block      taken
-        pick               known
+        left               with it
         gathered                   with it
         chunk                               given, if the block is its last
 
@@ -86,38 +86,34 @@ class TwoLevel(wiring.Component):
         with m.If(blocks.tready):
             m.d.sync += [data.eq(blocks.tdata), there.eq(blocks.tvalid)]
 
-        # What is left of a word of the map: where this clock's block goes, and the others.
+        # What is left of a word of the map, and zero if there is none: the block goes to the
+        # lowest place.
         active = Signal()
-        pick = Signal(count, reset_less=True)
-        rest = Signal(count, reset_less=True)
+        left = Signal(count)
         needs = Signal(reset_less=True)  # there is a block to place
         fresh = Signal(reset_less=True)  # nothing of the chunk is placed yet
-        final = Signal(init=1)  # nothing is left but what this clock places
         last = Signal(reset_less=True)
+        final = Signal()  # no other block follows in the chunk
         able = Signal()
         placing = Signal()
-        left = Signal(count)
         below = Cat(left[:bit].any() for bit in range(count))
         m.d.comb += [
+            final.eq(at_most_one(left)),
             able.eq(go & (there | ~needs)),
             placing.eq(active & able),
             wanted.eq(placing & needs),
             map_.tready.eq(final & (~active | able)),
-            left.eq(Mux(final, map_.tdata[:count], rest)),
         ]
         with m.If(~active | able):
-            m.d.sync += [
-                pick.eq(left & ~below),
-                rest.eq(left & below),
-                fresh.eq(final),
-                final.eq(at_most_one(left) | (final & ~map_.tvalid)),
-            ]
+            m.d.sync += [left.eq(Mux(final, map_.tdata[:count], left & below)), fresh.eq(final)]
             with m.If(final):
                 m.d.sync += [
                     active.eq(map_.tvalid),
                     needs.eq(map_.tdata[:count].any()),
                     last.eq(map_.tlast),
                 ]
+            with m.If(final & ~map_.tvalid):
+                m.d.sync += left.eq(0)
 
         # The chunk, put together block by block.
         gathered = Signal(self.chunk, reset_less=True)
@@ -134,7 +130,8 @@ class TwoLevel(wiring.Component):
         with m.If(placing):
             for bit in range(count):
                 old = gathered.word_select(bit, block)
-                m.d.sync += old.eq(Mux(pick[bit], data, old & (~fresh).replicate(block)))
+                pick = left[bit] & ~below[bit]
+                m.d.sync += old.eq(Mux(pick, data, old & (~fresh).replicate(block)))
         return m
 
 

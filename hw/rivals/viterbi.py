@@ -1,8 +1,5 @@
 """The rival whose mask is what random-looking logic makes of a few bits."""
 
-from functools import reduce
-from operator import xor
-
 from amaranth.hdl import Cat, Const, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
@@ -19,10 +16,11 @@ class Viterbi(wiring.Component):
     It is the decompressor alone: the search for its input is not built, so it is fed at random,
     and its masks are nobody's. Every input bit, and every step that takes none, gives a chunk::
 
-        clock      n       n+1      n+2
+        clock      n       n+1      n+2      n+3
         index      taken
         register           with it
-        chunk                       given
+        numbers                     known
+        chunk                                given
 
     No clock is lost between rows or tiles.
 
@@ -49,7 +47,7 @@ class Viterbi(wiring.Component):
     @staticmethod
     def latency(chunk: int, beat: int) -> int:
         """Clocks from the last step of a tile to its last beat."""
-        return 1 + gather_clocks(chunk, beat)
+        return 2 + gather_clocks(chunk, beat)
 
     def elaborate(self, platform: object) -> Module:
         """The hardware."""
@@ -65,33 +63,44 @@ class Viterbi(wiring.Component):
         skips = Signal(range(code.skip + 1))  # steps to come before the next bit is taken
         taking = ~skips.any() if code.skip else Const(1)
         go = Signal()
-        m.d.comb += [go.eq(~valid | gather.ready), index.tready.eq(go & taking)]
+        m.d.comb += index.tready.eq(go & taking)
         with m.If(go):
             m.d.sync += valid.eq(index.tvalid | ~taking)
             with m.If(index.tvalid | ~taking):
-                old = register[:-1] & ~(ends & taking).replicate(code.register - 1)
-                m.d.sync += register.eq(Cat(index.tdata[0] & taking, old))
+                m.d.sync += register.eq(Cat(index.tdata[0] & taking, register[:-1]))
+                with m.If(ends & taking):
+                    m.d.sync += register[1:].eq(0)
             if code.skip:
                 with m.If(~taking):
                     m.d.sync += skips.eq(skips - 1)
             with m.If(taking & index.tvalid):
                 m.d.sync += [ends.eq(index.tlast), skips.eq(code.skip)]
 
-        # The mask bits of a step.
-        outputs = [reduce(xor, (register[tap] for tap in taps)) for taps in code.taps]
-        numbers = (
-            outputs[start : start + code.width] for start in range(0, code.outputs, code.width)
-        )
+        # The numbers of a step, and what the comparators make of them.
+        numbers = Signal(code.outputs, reset_less=True)
+        there = Signal()
+        last = Signal(reset_less=True)
+        with m.If(go):
+            m.d.sync += [
+                numbers.eq(Cat(Cat(register[tap] for tap in taps).xor() for taps in code.taps)),
+                there.eq(valid),
+                last.eq(ends & taking),
+            ]
+        kept = [
+            at_least(numbers.word_select(place, code.width), code.threshold)
+            for place in range(code.chunk)
+        ]
         m.d.comb += [
-            gather.valid.eq(valid),
-            gather.chunk.eq(Cat(at_least(number, code.threshold) for number in numbers)),
-            gather.last.eq(ends & taking),
+            gather.valid.eq(there),
+            gather.chunk.eq(Cat(kept)),
+            gather.last.eq(last),
+            go.eq(~there | gather.ready),
         ]
         return m
 
 
-def at_least(number: list[Value], threshold: int) -> Value:
-    """Whether a number, its lowest bit first, is not below a constant: a gate a bit."""
+def at_least(number: Value, threshold: int) -> Value:
+    """Whether a number is not below a constant: a gate a bit, from its lowest bit up."""
     if threshold >> len(number):
         return Const(0, 1)
     result: Value = Const(1, 1)
