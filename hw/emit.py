@@ -252,7 +252,7 @@ def _without_aliases(text: str) -> str:
     aliases = {
         name
         for name in re.findall(r"^  assign (\w+) = \w+;$", text, re.MULTILINE)
-        if uses[name] == 2  # declared, assigned
+        if uses[name] == 2 and "unused" not in name  # declared, assigned
     }
     lines: list[str] = []
     for line in text.splitlines(keepends=True):

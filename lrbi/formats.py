@@ -148,7 +148,7 @@ class TwoLevel:
         filled = np.zeros(-(-mask.size // self.block) * self.block, dtype=np.bool_)
         filled[: mask.size] = mask.reshape(-1)
         blocks = filled.reshape(-1, self.block)
-        kept = blocks.any(axis=1)
+        kept: Bits = np.any(blocks, axis=1)
         return Index(shape, {"map": kept, "block": blocks[kept].reshape(-1)})
 
     def decode(self, index: Index) -> Bits:

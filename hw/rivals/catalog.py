@@ -9,12 +9,13 @@ from lrbi.hw.emit import verilog
 from lrbi.hw.rivals.bitmap import Bitmap
 from lrbi.hw.rivals.gather import check_beat
 from lrbi.hw.rivals.relative import Relative
-from lrbi.hw.rivals.two_level import TwoLevel
+from lrbi.hw.rivals.two_level import TwoLevel, check_blocks
 from lrbi.hw.rivals.viterbi import Viterbi
 from lrbi.hw.rom import START_CLOCKS, RomBacked, RomPlayer
 
 from lrbi import formats
 from lrbi.arrays import Bits
+from lrbi.config import whole_number
 from lrbi.errors import InputError
 from lrbi.layout import pack_rows, to_words
 from lrbi.rom import RomImage, mem_text
@@ -131,7 +132,8 @@ def rivals(mask: Bits, *, beat: int | None = None) -> list[Rival]:
 def bitmap(mask: Bits, *, beat: int | None = None, chunk: int | None = None) -> Rival:
     """The mask as it is, ``chunk`` bits a ROM word: by default a beat, or about :data:`NEAR`."""
     cols = mask.shape[1]
-    chunk = chunk or beat or _nearest(cols, 1)
+    if chunk is None:
+        chunk = _nearest(cols, 1) if beat is None else beat
     beat = _beat(cols, chunk, beat)
     return Rival(
         name="bitmap",
@@ -177,9 +179,10 @@ def two_level(
 ) -> Rival:
     """Blocks of ``block`` bits; a chunk is by default as many as make about :data:`NEAR`."""
     cols = mask.shape[1]
-    if cols % block:
+    if cols % whole_number("Block", block, 1):
         raise InputError(f"Block must divide the {cols} columns of the tile, not be {block}")
-    chunk = chunk or _nearest(cols, block)
+    chunk = _nearest(cols, block) if chunk is None else chunk
+    check_blocks(block, chunk)
     beat = _beat(cols, chunk, beat)
     index = formats.TwoLevel(block).encode(mask)
     blocks = index.parts["map"].reshape(-1, chunk // block).sum(axis=1)

@@ -1,6 +1,6 @@
 """The rival that stores the zeros between kept weights."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 from lrbi.hw.array import bits_for, plus_one
@@ -86,9 +86,10 @@ class Relative(wiring.Component):
         # Where it lands. Before a tile, that is one place before its first chunk: the top bit of
         # the place is set, and the first step cannot cross.
         place = Signal(place_bits + 1, init=-1)
-        crossing = Signal(place_bits + 1)
+        moved_back = Signal(place_bits + 2)
+        crossing = moved_back[:-1]
         landing = Signal(place_bits)
-        m.d.comb += crossing.eq(place + back)
+        m.d.comb += moved_back.eq(place + back)
         if chunk == 1 << place_bits:
             m.d.comb += landing.eq(crossing)
         else:
@@ -114,8 +115,8 @@ class Relative(wiring.Component):
         gathered = Signal(chunk)
         done = Signal()  # it is its tile's last
         low, high = landed[:3], landed[3:]
-        lows = [low == place for place in range(min(8, chunk))]
-        highs = [(high == place) & kept for place in range(-(-chunk // 8))]
+        lows = [equals(low, value) for value in range(min(8, chunk))]
+        highs = [equals(high, value) & kept for value in range(-(-chunk // 8))]
         ones = Cat(lows[bit % 8] & highs[bit // 8] for bit in range(chunk))
         m.d.comb += [
             gather.valid.eq(given),
@@ -129,3 +130,8 @@ class Relative(wiring.Component):
                 done.eq(ends),
             ]
         return m
+
+
+def equals(value: Value, constant: int) -> Value:
+    """Whether a value is a constant, as one AND of its bits."""
+    return Cat(bit if constant >> place & 1 else ~bit for place, bit in enumerate(value)).all()

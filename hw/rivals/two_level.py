@@ -46,9 +46,7 @@ class TwoLevel(wiring.Component):
     """
 
     def __init__(self, *, block: int, chunk: int, beat: int) -> None:
-        whole_number("Block", block, 1)
-        if whole_number("Chunk", chunk, 1) % block:
-            raise InputError(f"Chunk must be a multiple of the block {block}, not {chunk}")
+        check_blocks(block, chunk)
         check_beat(chunk, beat)
         self.block, self.chunk, self.beat = block, chunk, beat
         super().__init__(
@@ -145,3 +143,10 @@ def _any_and_two(bits: Value) -> tuple[Value, Value]:
         return bits[0], Const(0, 1)
     low, high = (_any_and_two(half) for half in (bits[: len(bits) // 2], bits[len(bits) // 2 :]))
     return low[0] | high[0], low[1] | high[1] | (low[0] & high[0])
+
+
+def check_blocks(block: int, chunk: int) -> None:
+    """Refuse a chunk that is not whole blocks."""
+    whole_number("Block", block, 1)
+    if whole_number("Chunk", chunk, 1) % block:
+        raise InputError(f"Chunk must be a multiple of the block {block}, not {chunk}")

@@ -1,5 +1,6 @@
 """Faults planted in the RTL's source, to see that checks catch them."""
 
+import importlib
 import inspect
 import types
 
@@ -37,3 +38,18 @@ def planted(changes):
     exec(sources["rom"], vars(rom))
     rom.Decoder = decoder.Decoder
     return decoder.Decoder, rom.RomDecoder
+
+
+def planted_rival(module, changes):
+    """The module of a rival's core, with parts of its source changed, or of what it shares."""
+    names = ("gather", "skid", module)
+    parts = {name: importlib.import_module(f"lrbi.hw.rivals.{name}") for name in names}
+    sources = {name: inspect.getsource(part) for name, part in parts.items()}
+    for name, old, new in changes:
+        assert old in sources[name], f"{old!r} is not in hw/rivals/{name}.py"
+        sources[name] = sources[name].replace(old, new)
+    gather, skid, core = (types.ModuleType(name) for name in names)
+    for part, source in zip((gather, skid, core), sources.values(), strict=True):
+        exec(source, vars(part))
+    core.Gather, core.index_port = gather.Gather, skid.index_port
+    return core
