@@ -8,7 +8,6 @@ the same text and tools, is not measured again.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from amaranth.lib import wiring
 from lrbi.hw.decoder import Decoder
-from lrbi.hw.emit import manifest
+from lrbi.hw.emit import port_list
 from lrbi.hw.generate import decoder_files, rom_decoder_files
 from lrbi.hw.rivals.catalog import Rival, rivals
 from lrbi.hw.rom import RomDecoder
@@ -99,29 +99,28 @@ def ours(case: Case, name: str, tile: tuple[int, int], rank: int) -> Contender:
         case.weights, lrbi.CompressConfig(sparsity=case.sparsity, rank=rank, tile=tile)
     )
     config = DecoderConfig(rank=layer.rank, tile_rows=tile[0], tile_cols=tile[1])
-    core = decoder_files(config)
-    top = rom_decoder_files(layer, config, source=("FILE", "layer"), stem="layer")
-    facts = json.loads(top["lrbi_rom_decoder.json"])
     masks = [lrbi.boolean_product(*layer.factors(tile)) for tile in range(len(layer.tiles))]
+    top = RomDecoder(config=config, tiles=len(masks))
     return Contender(
         name=name,
         beat=config.mask_width,
         index_bits=layer.index_bits,
         rom_bits=layer.rom_bits,
         kept=layer.kept,
-        core=Design(
-            "lrbi_decoder", core["lrbi_decoder.v"],
-            manifest(Decoder(config=config), name="", config=config, command="")["ports"],
-        ),
-        top=Design(
-            "lrbi_rom_decoder", top["lrbi_rom_decoder.v"],
-            manifest(
-                RomDecoder(config=config, tiles=len(masks)), name="", config=config, command=""
-            )["ports"],
-            {rom["file"]: top[rom["file"]] for rom in facts["roms"]},
+        core=design(Decoder(config=config), "lrbi_decoder", decoder_files(config)),
+        top=design(
+            top,
+            "lrbi_rom_decoder",
+            rom_decoder_files(layer, config, source=("FILE", "layer"), stem="layer"),
         ),
         frames=[to_words(mask) for mask in masks],
-    )  # fmt: skip
+    )
+
+
+def design(component: wiring.Component, module: str, files: dict[str, str]) -> Design:
+    """A component with the files that were made of it."""
+    roms = {name: text for name, text in files.items() if name.endswith(".mem")}
+    return Design(module, files[f"{module}.v"], port_list(component, "rst"), roms)
 
 
 def theirs(rival: Rival) -> Contender:
@@ -132,8 +131,8 @@ def theirs(rival: Rival) -> Contender:
         index_bits=rival.index_bits,
         rom_bits=rival.rom_bits,
         kept=None if rival.module == "rival_viterbi" else 1.0,
-        core=rival.core_design(),
-        top=rival.top_design(),
+        core=design(rival.core(), f"{rival.module}_core", rival.core_files()),
+        top=design(rival.top(), rival.module, rival.top_files()),
         frames=[rival.mask_words],
     )
 

@@ -87,21 +87,23 @@ def manifest(
         "module": name,
         "command": command,
         "config": config.as_dict(),
-        "ports": [
-            *(
-                {"name": port, "direction": "input", "width": 1}
-                for port in CLOCK_PORTS[config.reset]
-            ),
-            *(
-                {"name": port, "direction": direction.value, "width": len(signal)}
-                for port, (signal, direction) in _ports(component).items()
-            ),
-        ],
+        "ports": port_list(component, config.reset),
         "latency_clocks": config.latency,
         "mask_bits_per_clock": config.mask_width,
         "full_rate_beats": config.full_rate_beats,
         "full_rate_rows": config.full_rate_beats * config.lanes,
     }
+
+
+def port_list(component: wiring.Component, reset: str) -> list[dict[str, Any]]:
+    """Name, direction and width of every port of a component's module, the clock first."""
+    return [
+        *({"name": port, "direction": "input", "width": 1} for port in CLOCK_PORTS[reset]),
+        *(
+            {"name": port, "direction": direction.value, "width": len(signal)}
+            for port, (signal, direction) in _ports(component).items()
+        ),
+    ]
 
 
 def instance(facts: dict[str, Any]) -> str:
