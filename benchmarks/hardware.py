@@ -8,6 +8,7 @@ the same text and tools, is not measured again.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -17,12 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from amaranth.lib import wiring
-from lrbi.hw.decoder import Decoder
-from lrbi.hw.emit import port_list
 from lrbi.hw.generate import decoder_files, rom_decoder_files
 from lrbi.hw.rivals.catalog import Rival, rivals
-from lrbi.hw.rom import RomDecoder
 from lrbi.hw.synth import Design, Target, synthesize
 from lrbi.sim.scene import Scene
 from lrbi.sim.verilog import missing, play
@@ -100,27 +97,23 @@ def ours(case: Case, name: str, tile: tuple[int, int], rank: int) -> Contender:
     )
     config = DecoderConfig(rank=layer.rank, tile_rows=tile[0], tile_cols=tile[1])
     masks = [lrbi.boolean_product(*layer.factors(tile)) for tile in range(len(layer.tiles))]
-    top = RomDecoder(config=config, tiles=len(masks))
     return Contender(
         name=name,
         beat=config.mask_width,
         index_bits=layer.index_bits,
         rom_bits=layer.rom_bits,
         kept=layer.kept,
-        core=design(Decoder(config=config), "lrbi_decoder", decoder_files(config)),
-        top=design(
-            top,
-            "lrbi_rom_decoder",
-            rom_decoder_files(layer, config, source=("FILE", "layer"), stem="layer"),
-        ),
+        core=design(decoder_files(config)),
+        top=design(rom_decoder_files(layer, config, source=("FILE", "layer"), stem="layer")),
         frames=[to_words(mask) for mask in masks],
     )
 
 
-def design(component: wiring.Component, module: str, files: dict[str, str]) -> Design:
-    """A component with the files that were made of it."""
+def design(files: dict[str, str]) -> Design:
+    """The module that files of ours describe."""
+    facts = json.loads(next(text for name, text in files.items() if name.endswith(".json")))
     roms = {name: text for name, text in files.items() if name.endswith(".mem")}
-    return Design(module, files[f"{module}.v"], port_list(component, "rst"), roms)
+    return Design(facts["module"], files[f"{facts['module']}.v"], facts["ports"], roms)
 
 
 def theirs(rival: Rival) -> Contender:
@@ -131,8 +124,8 @@ def theirs(rival: Rival) -> Contender:
         index_bits=rival.index_bits,
         rom_bits=rival.rom_bits,
         kept=None if rival.module == "rival_viterbi" else 1.0,
-        core=design(rival.core(), f"{rival.module}_core", rival.core_files()),
-        top=design(rival.top(), rival.module, rival.top_files()),
+        core=rival.core_design(),
+        top=rival.top_design(),
         frames=[rival.mask_words],
     )
 

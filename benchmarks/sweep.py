@@ -7,20 +7,20 @@ measured before is not measured again.
 
 import argparse
 import itertools
-import json
 import os
 import sys
 from pathlib import Path
 
 from lrbi.hw.generate import decoder_files
-from lrbi.hw.synth import Design, Target, floors, synthesize
+from lrbi.hw.synth import floors, synthesize
 
 from benchmarks import report
+from benchmarks.hardware import TARGET, design
 from lrbi.config import DecoderConfig
 
 RANKS, COLUMNS, STAGE_RANKS, LANES = (4, 8, 16, 32), (32, 64, 128), (2, 3, 4, 6), (1, 2, 4)
 ROWS = 64
-LARGEST = 4096  # ranks times mask bits a clock: larger points take minutes each
+LARGEST = 2048  # ranks times mask bits a clock with several lanes: larger points take minutes
 FIELDS = (
     "rank", "columns", "stage_ranks", "lanes", "lut", "lut_ram", "lut_over_floor", "ff",
     "ff_over_floor", "fmax_mhz", "bits_per_clock", "gbit_per_s", "mbit_per_s_per_lut",
@@ -32,16 +32,14 @@ def configs() -> list[DecoderConfig]:
     points = [
         DecoderConfig(rank=rank, tile_rows=ROWS, tile_cols=cols, stage_ranks=stage, lanes=lanes)
         for rank, cols, stage, lanes in itertools.product(RANKS, COLUMNS, STAGE_RANKS, LANES)
-        if stage <= rank and rank * cols * lanes <= LARGEST
+        if stage <= rank and (lanes == 1 or rank * cols * lanes <= LARGEST)
     ]
     return sorted(points, key=lambda config: config.rank * config.mask_width)
 
 
 def measure(config: DecoderConfig, seeds: list[int], jobs: int) -> dict[str, object]:
     """The figures of one point."""
-    texts, module = decoder_files(config), "lrbi_decoder"
-    design = Design(module, texts[f"{module}.v"], json.loads(texts[f"{module}.json"])["ports"])
-    (result,) = synthesize(design, [Target("ecp5", "45k")], seeds=seeds, jobs=jobs)
+    (result,) = synthesize(design(decoder_files(config)), [TARGET], seeds=seeds, jobs=jobs)
     facts = result.facts(config.sustained_bits) | floors(result, config)
     return {
         "rank": config.rank,

