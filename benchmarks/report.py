@@ -31,23 +31,41 @@ def write_rivals(found: dict[str, Any], folder: Path) -> None:
 
 
 def rivals_table(case: dict[str, Any]) -> str:
-    """A case's decoders as a table in Markdown."""
-    titles = [
-        "decoder", "bits a beat", "index bits", "LUT4", "+ as RAM", "FF", "BRAM", "MHz",
-        "MHz with ROM", "mask bits a clock", "mask Gbit/s", "Mbit/s for a LUT4", "kept",
-    ]  # fmt: skip
-    rows = []
-    for row in case["decoders"]:
-        core, top = row["core"], row["with_rom"]
-        rows.append([
-            row["name"], row["beat"], f"{row['index_bits']:,}", f"{core['lut']:,}",
-            f"{core['lut_ram']:,}", f"{core['ff']:,}", top["bram"], _clock(core), _clock(top),
-            f"{core['bits_per_clock']:.1f}", _number(core["gbit_per_s"], ".1f"),
-            _number(core["mbit_per_s_per_lut"], ".1f"), _number(row["kept"], ".3f"),
-        ])  # fmt: skip
-    shape = "x".join(map(str, case["shape"]))
-    head = f"{case['case']}, {shape}, S = {case['sparsity']}, k = {case['rank']}:\n\n"
-    return head + markdown(titles, rows)
+    """A case's decoders as two tables in Markdown: each by itself, and with its index in ROMs."""
+    shape = " x ".join(map(str, case["shape"]))
+    head = f"**{case['case']}**, {shape}, S = {case['sparsity']}, k = {case['rank']}."
+    alone = markdown(
+        ["decoder", "bits a beat", "index bits", "kept", "LUT4", "+ as RAM", "FF", "MHz",
+         "mask bits a clock", "mask Gbit/s", "Mbit/s for a LUT4"],
+        [
+            [row["name"], row["beat"], f"{row['index_bits']:,}", _number(row["kept"], ".3f"),
+             *_cells(row["core"]), _clock(row["core"]), f"{row['core']['bits_per_clock']:.1f}",
+             *_rates(row["core"])]
+            for row in case["decoders"]
+        ],
+    )  # fmt: skip
+    whole = markdown(
+        ["with its ROMs", "bits a beat", "ROM bits", "BRAM", "LUT4", "+ as RAM", "FF", "MHz",
+         "clocks from start", "mask Gbit/s", "Mbit/s for a LUT4"],
+        [
+            [row["name"], row["beat"], f"{row['rom_bits']:,}", row["with_rom"]["bram"],
+             *_cells(row["with_rom"]), _clock(row["with_rom"]),
+             f"{row['simulation']['clocks']:,}", *_rates(row["with_rom"])]
+            for row in case["decoders"]
+        ],
+    )  # fmt: skip
+    return f"{head}\n\n{alone}\n\n{whole}"
+
+
+def _cells(facts: dict[str, Any]) -> list[str]:
+    return [f"{facts[name]:,}" for name in ("lut", "lut_ram", "ff")]
+
+
+def _rates(facts: dict[str, Any]) -> list[str]:
+    """Gbit/s and Mbit/s for a LUT4; nothing of a decoder that is a wire."""
+    if not facts["ff"]:
+        return ["-", "-"]
+    return [_number(facts["gbit_per_s"], ".1f"), _number(facts["mbit_per_s_per_lut"], ".1f")]
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -68,7 +86,7 @@ def fill(page: Path, name: str, text: str) -> None:
 
 def _clock(facts: dict[str, Any]) -> str:
     clocks = facts["fmax_mhz_seeds"]
-    if not clocks:
+    if not clocks or not facts["ff"]:
         return "-"
     spread = f" ({min(clocks):.0f}-{max(clocks):.0f})" if len(clocks) > 1 else ""
     return f"{facts['fmax_mhz']:.0f}{spread}"
@@ -79,7 +97,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def plot_rivals(found: dict[str, Any], folder: Path) -> None:
-    """Mask rate against the size of the index, and against the LUTs."""
+    """Mask rate of whole decoders against the size of the index, and against the LUTs."""
     from matplotlib.figure import Figure
 
     colours = {"lrbi": "#c0392b", "bitm": "#7f8c8d", "rela": "#2980b9", "two-": "#27ae60"}
@@ -88,8 +106,8 @@ def plot_rivals(found: dict[str, Any], folder: Path) -> None:
     for case, (left, right) in zip(found["cases"], axes, strict=True):
         weights = case["shape"][0] * case["shape"][1]
         for row in case["decoders"]:
-            core = row["core"]
-            if core["gbit_per_s"] is None:
+            facts = row["with_rom"]
+            if facts["gbit_per_s"] is None:
                 continue
             whole = row["beat"] == case["shape"][1]
             style = {
@@ -98,11 +116,11 @@ def plot_rivals(found: dict[str, Any], folder: Path) -> None:
                 "s": 60, "zorder": 3,
             }  # fmt: skip
             label = f"{row['name']}, {row['beat']}"
-            luts = max(1, core["lut"] + core["lut_ram"])
+            luts = facts["lut"] + facts["lut_ram"]
             for axis, x in ((left, row["index_bits"] / weights), (right, luts)):
-                axis.scatter(x, core["gbit_per_s"], **style)
+                axis.scatter(x, facts["gbit_per_s"], **style)
                 axis.annotate(
-                    label, (x, core["gbit_per_s"]), xytext=(5, 4),
+                    label, (x, facts["gbit_per_s"]), xytext=(5, 4),
                     textcoords="offset points", fontsize=7,
                 )  # fmt: skip
         for axis in (left, right):
@@ -156,7 +174,8 @@ def plot_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     stages = sorted({row["stage_ranks"] for row in rows})
     styles = {1: "-", 2: "--", 4: ":"}
     figure = Figure(figsize=(4.2 * len(widths), 4.6), layout="constrained")
-    for axis, width in zip(figure.subplots(1, len(widths), sharey=True), widths, strict=True):
+    (axes,) = figure.subplots(1, len(widths), sharey=True, squeeze=False)
+    for axis, width in zip(axes, widths, strict=True):
         for colour, stage in enumerate(stages):
             for lanes, style in styles.items():
                 points = sorted(
