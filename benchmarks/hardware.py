@@ -4,7 +4,8 @@ The mask of LeNet-5's FC1 (800 x 500, S = 0.95, k = 16) and of a tile of AlexNet
 S = 0.91, k = 32, Gaussian weights) goes through our decoder and through its rivals, each with the
 ROMs of its index inside. All are synthesised, placed and routed by the same tools, once without
 and once with their ROMs, and simulated, every mask beat compared. What was measured before, with
-the same text and tools, is not measured again.
+the same text and tools, is not measured again. With its ROMs, whose reading limits the clock, a
+decoder is placed with the first seed alone.
 """
 
 import argparse
@@ -154,7 +155,7 @@ def measure(contender: Contender, seeds: list[int], jobs: int) -> dict[str, Any]
     clocks = simulated(contender)
     bits = clocks["bits_per_clock"]
     (core,) = synthesize(contender.core, [TARGET], seeds=seeds, jobs=jobs)
-    (top,) = synthesize(contender.top, [TARGET], seeds=seeds, jobs=jobs)
+    (top,) = synthesize(contender.top, [TARGET], seeds=seeds[:1], jobs=jobs)
     return {
         "name": contender.name,
         "beat": contender.beat,
