@@ -112,24 +112,21 @@ def plot_rivals(found: dict[str, Any], folder: Path) -> None:
             whole = row["beat"] == case["shape"][1]
             style = {
                 "color": colours.get(row["name"][:4], "#8e44ad"),
-                "marker": "o" if whole or row["name"].startswith("lrbi") else "^",
-                "s": 60, "zorder": 3,
+                "marker": "o" if whole else "^",
+                "s": 60, "zorder": 3, "alpha": 0.7,
             }  # fmt: skip
-            label = f"{row['name']}, {row['beat']}"
             luts = facts["lut"] + facts["lut_ram"]
-            for axis, x in ((left, row["index_bits"] / weights), (right, luts)):
-                axis.scatter(x, facts["gbit_per_s"], **style)
-                axis.annotate(
-                    label, (x, facts["gbit_per_s"]), xytext=(5, 4),
-                    textcoords="offset points", fontsize=7,
-                )  # fmt: skip
+            left.scatter(row["index_bits"] / weights, facts["gbit_per_s"], **style)
+            label = f"{row['name']}, {row['beat']} bits a beat"
+            right.scatter(luts, facts["gbit_per_s"], label=label, **style)
         for axis in (left, right):
             axis.set(xscale="log", yscale="log", ylabel="mask Gbit/s")
             axis.grid(which="both", alpha=0.25)
-            axis.margins(x=0.25, y=0.15)
+            axis.margins(x=0.1, y=0.1)
         shape = " x ".join(map(str, case["shape"]))
         left.set(xlabel="index bits for a weight", title=f"{case['case']}, {shape}")
-        right.set(xlabel="LUT4s, those that stand as RAM included", title="name, mask bits a beat")
+        right.set(xlabel="LUT4s, those that stand as RAM included", title="with its ROMs, ECP5")
+        right.legend(fontsize=7, loc="lower right")
     _save(figure, folder / "rivals")
 
 
