@@ -9,7 +9,6 @@ decoder is placed with the first seed alone.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -104,17 +103,12 @@ def ours(case: Case, name: str, tile: tuple[int, int], rank: int) -> Contender:
         index_bits=layer.index_bits,
         rom_bits=layer.rom_bits,
         kept=layer.kept,
-        core=design(decoder_files(config)),
-        top=design(rom_decoder_files(layer, config, source=("FILE", "layer"), stem="layer")),
+        core=Design.of_files(decoder_files(config)),
+        top=Design.of_files(
+            rom_decoder_files(layer, config, source=("FILE", "layer"), stem="layer")
+        ),
         frames=[to_words(mask) for mask in masks],
     )
-
-
-def design(files: dict[str, str]) -> Design:
-    """The module that files of ours describe."""
-    facts = json.loads(next(text for name, text in files.items() if name.endswith(".json")))
-    roms = {name: text for name, text in files.items() if name.endswith(".mem")}
-    return Design(facts["module"], files[f"{facts['module']}.v"], facts["ports"], roms)
 
 
 def theirs(rival: Rival) -> Contender:
@@ -124,7 +118,7 @@ def theirs(rival: Rival) -> Contender:
         beat=rival.beat,
         index_bits=rival.index_bits,
         rom_bits=rival.rom_bits,
-        kept=None if rival.module == "rival_viterbi" else 1.0,
+        kept=1.0 if rival.exact else None,
         core=rival.core_design(),
         top=rival.top_design(),
         frames=[rival.mask_words],

@@ -24,7 +24,7 @@ def write_rivals(found: dict[str, Any], folder: Path) -> None:
     """The decoders side by side: JSON, plots, and their table on the docs' page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rivals.json").write_text(json.dumps(found, indent=2) + "\n")
-    plot_rivals(found, folder)
+    _save(plot_rivals(found), folder / "rivals")
     if folder == FOLDER:
         for number, case in enumerate(found["cases"], 1):
             fill(PAGE, f"rivals {number}", rivals_table(case))
@@ -96,7 +96,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def plot_rivals(found: dict[str, Any], folder: Path) -> None:
+def plot_rivals(found: dict[str, Any]) -> Any:
     """Mask rate of whole decoders against the size of the index, and against the LUTs."""
     from matplotlib.figure import Figure
 
@@ -127,7 +127,7 @@ def plot_rivals(found: dict[str, Any], folder: Path) -> None:
         left.set(xlabel="index bits for a weight", title=f"{case['case']}, {shape}")
         right.set(xlabel="LUT4s, those that stand as RAM included", title="with its ROMs, ECP5")
         right.legend(fontsize=7, loc="lower right")
-    _save(figure, folder / "rivals")
+    return figure
 
 
 def write_sweep(rows: list[dict[str, Any]], fields: Sequence[str], folder: Path) -> None:
@@ -137,7 +137,7 @@ def write_sweep(rows: list[dict[str, Any]], fields: Sequence[str], folder: Path)
         table = csv.DictWriter(file, fields, extrasaction="ignore", lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-    plot_sweep(rows, folder)
+    _save(plot_sweep(rows), folder / "sweep")
     if folder == FOLDER:
         fill(PAGE, "sweep", sweep_table(rows))
 
@@ -150,20 +150,21 @@ def sweep_table(rows: list[dict[str, Any]]) -> str:
     for rank, columns in sorted({(row["rank"], row["columns"]) for row in rows}):
         here = [row for row in rows if (row["rank"], row["columns"]) == (rank, columns)]
         found = {row["stage_ranks"]: row for row in here if row["lanes"] == 1}
-        best = max(row["mbit_per_s_per_lut"] for row in found.values())
+        rates = [row["mbit_per_s_per_lut"] or 0 for row in found.values()]
+        best = max(rates, default=0)
         cells.append([rank, columns, *(_point(found.get(stage), best) for stage in stages)])
     return markdown(titles, cells)
 
 
 def _point(row: dict[str, Any] | None, best: float) -> str:
-    if row is None:
+    if row is None or row["fmax_mhz"] is None:
         return "-"
     rate = f"{row['mbit_per_s_per_lut']:.1f}"
     rate = f"**{rate}**" if row["mbit_per_s_per_lut"] == best else rate
     return f"{row['lut']} + {row['lut_ram']} / {row['ff']} / {row['fmax_mhz']:.0f} / {rate}"
 
 
-def plot_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
+def plot_sweep(rows: list[dict[str, Any]]) -> Any:
     """Mask rate for a LUT over the rank: a panel a width, a colour a d, a line style a lane."""
     from matplotlib.figure import Figure
 
@@ -179,6 +180,7 @@ def plot_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
                     (row["rank"], row["mbit_per_s_per_lut"])
                     for row in rows
                     if (row["columns"], row["stage_ranks"], row["lanes"]) == (width, stage, lanes)
+                    and row["fmax_mhz"] is not None
                 )
                 if points:
                     axis.plot(
@@ -195,7 +197,7 @@ def plot_sweep(rows: list[dict[str, Any]], folder: Path) -> None:
     first.yaxis.set_major_formatter("{x:.0f}")
     first.set_yticks([5, 10, 20, 50, 100])
     last.legend(fontsize=7, ncols=1)
-    _save(figure, folder / "sweep")
+    return figure
 
 
 def _save(figure: Any, path: Path) -> None:

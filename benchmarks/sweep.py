@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from lrbi.hw.generate import decoder_files
-from lrbi.hw.synth import floors, synthesize
+from lrbi.hw.synth import Design, floors, synthesize
 
 from benchmarks import report
-from benchmarks.hardware import TARGET, design
+from benchmarks.hardware import TARGET
 from lrbi.config import DecoderConfig
 
 RANKS, COLUMNS, STAGE_RANKS, LANES = (4, 8, 16, 32), (32, 64, 128), (2, 3, 4, 6), (1, 2, 4)
@@ -23,7 +23,7 @@ ROWS = 64
 LARGEST = 2048  # ranks times mask bits a clock with several lanes: larger points take minutes
 FIELDS = (
     "rank", "columns", "stage_ranks", "lanes", "lut", "lut_ram", "lut_over_floor", "ff",
-    "ff_over_floor", "fmax_mhz", "bits_per_clock", "gbit_per_s", "mbit_per_s_per_lut",
+    "ff_over_floor", "fmax_mhz", "seeds", "bits_per_clock", "gbit_per_s", "mbit_per_s_per_lut",
 )  # fmt: skip
 
 
@@ -39,14 +39,18 @@ def configs() -> list[DecoderConfig]:
 
 def measure(config: DecoderConfig, seeds: list[int], jobs: int) -> dict[str, object]:
     """The figures of one point."""
-    (result,) = synthesize(design(decoder_files(config)), [TARGET], seeds=seeds, jobs=jobs)
+    (result,) = synthesize(Design.of_files(decoder_files(config)), [TARGET], seeds=seeds, jobs=jobs)
     facts = result.facts(config.sustained_bits) | floors(result, config)
-    return {
-        "rank": config.rank,
-        "columns": config.tile_cols,
-        "stage_ranks": config.stage_ranks,
-        "lanes": config.lanes,
-    } | facts
+    return (
+        {
+            "rank": config.rank,
+            "columns": config.tile_cols,
+            "stage_ranks": config.stage_ranks,
+            "lanes": config.lanes,
+        }
+        | facts
+        | {"seeds": " ".join(map(str, seeds))}
+    )
 
 
 def main() -> None:

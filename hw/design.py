@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from lrbi.hw.emit import CLOCK_PORTS
+
 from lrbi.config import DecoderConfig
 from lrbi.errors import InputError
 from lrbi.layout import row_bytes
@@ -31,20 +33,16 @@ def read_design(folder: Path, top: str | None = None) -> tuple[dict[str, Any], s
         found = [facts for facts in found if ("roms" in facts) == (top == "rom")]
     if len(found) != 1:
         option = f" --top {top}" if top is not None else ""
+        remedy = f"lrbi generate{option} makes it" if option or not found else "--top chooses one"
         raise InputError(
             f"Design folder {folder} must hold one design{option and ' with' + option}, not "
-            f"{len(found)} (lrbi generate{option} makes it)"
+            f"{len(found)} ({remedy})"
         )
     facts = found[0]
     name = facts["module"]
     text = _text(folder / f"{name}.v")
     try:
         config = DecoderConfig(**facts["config"])
-        for port in facts["ports"]:
-            if not re.fullmatch(r"[A-Za-z_]\w*", port["name"]) or int(port["width"]) < 1:
-                raise ValueError
-            if port["direction"] not in ("input", "output"):
-                raise ValueError
         widths = {"m_axis_mask_tdata": row_bytes(config.mask_width) * 8}
         if "roms" in facts:
             widths["first_tile"] = facts["tiles"].bit_length()
@@ -56,17 +54,30 @@ def read_design(folder: Path, top: str | None = None) -> tuple[dict[str, Any], s
         else:
             widths["s_axis_ip_tdata"] = row_bytes(config.ip_width) * 8
             widths["s_axis_iz_tdata"] = row_bytes(config.iz_width) * 8
+        ports = {str(port["name"]): (port["direction"], port["width"]) for port in facts["ports"]}
+        if next(iter(ports), "") != CLOCK_PORTS[config.reset][0]:
+            raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"Design folder {folder} cannot be used: {name}.json is not as lrbi generate writes it"
         ) from error
+    head, _, _ = text[text.find(f"module {name} (") :].partition(");")
+    declared = {
+        port: (direction, int(high or 0) + 1)
+        for direction, high, port in re.findall(
+            r"\b(input|output) (?:wire |reg )?(?:\[(\d+):0\] )?(\w+)", head
+        )
+    }
     for port, width in widths.items():
-        span = rf"\[{width - 1}:0\] " if width > 1 else ""
-        if not re.search(rf"\b(input|output) (wire |reg )?{span}{port}\b", text):
+        if declared.get(port, ("", 0))[1] != width:
             raise InputError(
                 f"Design folder {folder} cannot be used: {name}.v has no port {port} of {width} "
                 f"bits, as {name}.json says it has"
             )
+    if declared != ports:
+        raise InputError(
+            f"Design folder {folder} cannot be used: {name}.v has other ports than {name}.json says"
+        )
     return facts, text
 
 

@@ -29,8 +29,8 @@ from lrbi.process import Command, run_all
 _KEPT = 4096  # results in the cache
 _START = """
 import sys
+del sys.argv[0], sys.path[0]
 from importlib.metadata import entry_points
-del sys.argv[0]
 (program,) = entry_points(group="console_scripts", name=sys.argv[0])
 sys.exit(program.load()())
 """  # where a package's programs were put differs; this finds them by their names
@@ -48,6 +48,13 @@ class Design:
     """Name, direction (input or output) and width of each port; the first is the clock."""
     files: Mapping[str, str] = field(default_factory=dict)
     """ROM images by their file names."""
+
+    @classmethod
+    def of_files(cls, files: Mapping[str, str]) -> "Design":
+        """The design that files of ``lrbi generate``, texts by their names, describe."""
+        facts = json.loads(next(text for name, text in files.items() if name.endswith(".json")))
+        roms = {rom["file"]: files[rom["file"]] for rom in facts.get("roms", [])}
+        return cls(facts["module"], files[f"{facts['module']}.v"], facts["ports"], roms)
 
 
 @dataclass(frozen=True)
@@ -99,9 +106,11 @@ FAMILIES = {
         lut_inputs=6,
         bram="RAMB18E1",
     ),
-    # Memories stay whole: on a chip they are macros. Registers become plain flip-flops.
+    # Memories stay whole: on a chip they are macros. The registers around them stay outside, and
+    # all become plain flip-flops.
     "gates": Family(
-        script="synth -flatten -top {top} -run begin:fine; opt -full; techmap; opt -full; "
+        script="hierarchy -check -top {top}; proc; flatten; opt -nodffe -nosdff; wreduce; peepopt; "
+        "alumacc; share; opt; memory -nomap -nordff; opt -full; techmap; opt -full; "
         "dfflegalize -cell $_DFF_P_ x; opt -full -nodffe -nosdff; "
         "abc -g NAND,NOR,AND,OR,XOR,XNOR,MUX,AOI3,OAI3,AOI4,OAI4; opt_clean; memory_unpack",
     ),
@@ -152,11 +161,11 @@ class Result:
     memory_bits: int = 0
     """Bits in memories that are no cells: in gates."""
     seeds: Sequence[int] = ()
-    """The seeds of placement; none where nothing is placed."""
+    """The seeds with which it could be placed and routed."""
     fmax_mhz_seeds: Sequence[float] = ()
     """The clock that each reached."""
     unplaced: str = ""
-    """Why there is no clock, in nextpnr's words; nothing where there is one or none was asked."""
+    """Why a seed gave no clock, in nextpnr's words; nothing where all did, or none was asked."""
     cached: bool = False
     """Whether all of it was known from before."""
 
@@ -244,8 +253,9 @@ def floors(result: Result, config: DecoderConfig) -> dict[str, Any]:
 
 # An ECP5's RAM of 16 x 4 takes four LUT4s, and two more for its write port.
 _LUT_RAM = {
-    "TRELLIS_DPR16X4": 6, "RAM32M": 4, "RAM64M": 4, "RAM32X1D": 2, "RAM64X1D": 2,
-    "RAM128X1D": 4, "RAM256X1S": 4, "SRL16E": 1, "SRLC32E": 1,
+    "TRELLIS_DPR16X4": 6, "RAM32M": 4, "RAM64M": 4, "RAM32X1S": 1, "RAM32X1D": 2, "RAM64X1S": 1,
+    "RAM64X1D": 2, "RAM128X1S": 2, "RAM128X1D": 4, "RAM256X1S": 4, "RAM256X1D": 8, "RAM512X1S": 8,
+    "SRL16E": 1, "SRLC32E": 1,
 }  # fmt: skip
 _FLIP_FLOP = re.compile(r"TRELLIS_FF|SB_DFF\w*|FD[A-Z]+(_1)?|\$_DFF_P_")
 
@@ -265,6 +275,10 @@ def synthesize(
     """
     for target in targets:
         check_tools(target)
+    try:
+        _results_folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable_cache(_results_folder(), error) from error
     with _scratch() as folder:
         tasks = _Tasks(folder, jobs, progress)
         areas = [_area_task(design, target) for target in targets]
@@ -331,10 +345,12 @@ class _Tasks:
     def known(self, task: _Task) -> bool:
         """Whether a task's result is there, or in the cache."""
         if task.digest not in self._results and task.kept:
-            with contextlib.suppress(OSError, ValueError):  # a damaged one is made anew
-                path = _cached(task)
-                self._results[task.digest] = json.loads(path.read_text())
-                path.touch()  # the oldest are dropped first
+            path = _cached(task)
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                kept = json.loads(path.read_text())
+                if kept["sum"] == _sum(kept["result"]):  # a damaged one is made anew
+                    self._results[task.digest] = kept["result"]
+                    path.touch()  # the oldest are dropped first
         return task.digest in self._results
 
     def result(self, task: _Task) -> Any:
@@ -353,7 +369,8 @@ class _Tasks:
                 self._done += 1
                 self._progress("synthesis", self._done, self._total)
 
-        self._progress("synthesis", self._done, self._total)
+        if waiting:
+            self._progress("synthesis", self._done, self._total)
         run_all(commands, self._jobs, done)
 
     def _command(self, task: _Task) -> Command:
@@ -364,7 +381,8 @@ class _Tasks:
         if task.after is not None:
             shutil.copy(self._folder / task.after.digest / task.after.output, folder)
         words = [sys.executable, "-c", _START, task.tool, *task.words]
-        return Command(words, folder, folder / "log")
+        # Their own temporary files too go where we tidy up.
+        return Command(words, folder, folder / "log", os.environ | {"TMPDIR": str(folder)})
 
     def _take(self, task: _Task, code: int) -> None:
         folder = self._folder / task.digest
@@ -375,12 +393,12 @@ class _Tasks:
         said = _error(folder / "log")
         if code == 0 and (folder / task.output).exists():
             result = json.loads((folder / task.output).read_text())
+            _remember(task, result)
         elif task.may_fail and said:
-            result = {"failed": said}
+            result = {"failed": said}  # not for good: it may have been the machine's fault
         else:
             raise LrbiError(f"{task.what} failed: {said or f'{task.tool} ended with {code}'}")
         self._results[task.digest] = result
-        _remember(task, result)
 
 
 def _error(log: Path) -> str:
@@ -389,18 +407,26 @@ def _error(log: Path) -> str:
     return next((line.partition("ERROR:")[2].strip() for line in lines if "ERROR:" in line), "")
 
 
+def _results_folder() -> Path:
+    return cache_folder() / "synth"
+
+
 def _cached(task: _Task) -> Path:
-    return cache_folder() / "synth" / f"{task.digest}.json"
+    return _results_folder() / f"{task.digest}.json"
+
+
+def _sum(result: Any) -> str:
+    return hashlib.sha256(json.dumps(result).encode()).hexdigest()
 
 
 def _remember(task: _Task, result: Any) -> None:
     path = _cached(task)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(result))
+        temporary.write_text(json.dumps({"sum": _sum(result), "result": result}))
         temporary.replace(path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise unusable_cache(path.parent, error) from error
     with contextlib.suppress(OSError):  # another process may drop them too
         old = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
@@ -467,15 +493,22 @@ def _clock_tasks(
 def _result(
     target: Target, tasks: _Tasks, area: _Task, clocks: Sequence[_Task], seeds: Sequence[int]
 ) -> Result:
-    (module,) = tasks.result(area)["modules"].values()
-    reports = [tasks.result(task) for task in clocks]
-    failed = next((report["failed"] for report in reports if "failed" in report), "")
+    counts = tasks.result(area)["design"]
+    placed, failed = {}, ""
+    for seed, task in zip(seeds, clocks, strict=False):
+        report = tasks.result(task)
+        if "failed" in report:
+            failed = failed or report["failed"]
+        elif not report["fmax"]:
+            failed = failed or "there is no path between registers to time"
+        else:
+            placed[seed] = _fmax(report)
     return Result(
         target=target,
-        cells=Counter(module["num_cells_by_type"]),
-        memory_bits=module["num_memory_bits"],
-        seeds=tuple(seeds) if clocks else (),
-        fmax_mhz_seeds=() if failed else tuple(map(_fmax, reports)),
+        cells=Counter(counts["num_cells_by_type"]),
+        memory_bits=counts["num_memory_bits"],
+        seeds=tuple(placed),
+        fmax_mhz_seeds=tuple(placed.values()),
         unplaced=failed,
         cached=not any(task.digest in tasks.fresh for task in (area, *clocks)),
     )

@@ -42,11 +42,12 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A program to run, the folder to run it in, and where what it says goes."""
+    """A program to run, the folder to run it in, where what it says goes, and its environment."""
 
     words: Sequence[str]
     folder: Path
     log: Path
+    environment: Mapping[str, str] | None = None
 
 
 def run_all(
@@ -66,7 +67,9 @@ def run_all(
                 index, command = waiting.pop(0)
                 own = everything.enter_context(contextlib.ExitStack())
                 output = own.enter_context(command.log.open("wb"))
-                process = own.enter_context(group(command.words, command.folder, None, output))
+                process = own.enter_context(
+                    group(command.words, command.folder, command.environment, output)
+                )
                 running[index] = (process, own)
             ended = {
                 index: own for index, (each, own) in running.items() if each.poll() is not None

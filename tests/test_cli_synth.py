@@ -98,6 +98,7 @@ def test_a_layer_with_its_roms_inside(command, tmp_path, weights):
     assert [each["cached"] for each in again] == [True, True]
     (stream,) = results(command("synth", "a.lrbi", "--target", "gates", "--json"))
     assert stream["memory_bits"] == gates["memory_bits"] - roms
+    assert stream["ff"] > stream["ff_floor"]
 
 
 def test_what_does_not_fit_gets_its_synthesis_figures(command):
@@ -141,14 +142,36 @@ def test_a_folder_takes_no_options_of_a_fresh_design(command, tmp_path):
     assert outcome.code == 2
     assert "Design folder rtl must hold one design, not 0 (lrbi generate makes it)" in outcome.err
     command("generate", *SMALL[1:], "-o", "rtl")
+    (tmp_path / "rtl/b_lrbi_decoder.json").write_text('{"module": "b_lrbi_decoder"}')
+    outcome = command("synth", "rtl")
+    assert "must hold one design, not 2 (--top chooses one)" in outcome.err
     outcome = command("synth", "rtl", "--top", "rom")
     assert outcome.code == 2
     assert "Design folder rtl must hold one design with --top rom, not 0" in outcome.err
-    facts = json.loads((tmp_path / "rtl/lrbi_decoder.json").read_text())
-    (tmp_path / "rtl/lrbi_decoder.json").write_text(json.dumps(facts | {"ports": [{"name": 3}]}))
+
+
+BAD_PORTS = {
+    "none": lambda ports: [],
+    "no name": lambda ports: [{"name": 3}],
+    "clock alone": lambda ports: ports[:1],
+    "clock not first": lambda ports: ports[1:2] + ports[:1] + ports[2:],
+    "width as text": lambda ports: [port | {"width": "1"} for port in ports],
+    "all inputs": lambda ports: [port | {"direction": "input"} for port in ports],
+    "wide": lambda ports: [*ports[:-1], ports[-1] | {"width": 1000000}],
+}
+
+
+@pytest.mark.parametrize("name", BAD_PORTS)
+def test_a_manifest_that_lies_about_its_ports(command, tmp_path, name):
+    command("generate", *SMALL[1:], "-o", "rtl")
+    path = tmp_path / "rtl/lrbi_decoder.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"ports": BAD_PORTS[name](facts["ports"])}))
     outcome = command("synth", "rtl")
     assert outcome.code == 2
-    assert "lrbi_decoder.json is not as lrbi generate writes it" in outcome.err
+    assert "Design folder rtl cannot be used: lrbi_decoder." in outcome.err
+    other = "has other ports than lrbi_decoder.json says"
+    assert other in outcome.err or "is not as lrbi generate writes it" in outcome.err
 
 
 def test_a_missing_tool_says_what_to_install(command, monkeypatch):
@@ -177,7 +200,7 @@ def test_an_interrupt_ends_the_tools_and_leaves_nothing(tmp_path):
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "lrbi: interrupted" in said
-    assert list((tmp_path / "scratch").glob("lrbi-*")) == []
+    assert list((tmp_path / "scratch").iterdir()) == []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
             assert not str(link.readlink()).startswith(str(tmp_path))

@@ -2,9 +2,11 @@
 
 import csv
 
+import numpy as np
 import pytest
+from lrbi.hw.rivals import catalog
 
-from benchmarks import report, sweep
+from benchmarks import hardware, report, sweep
 
 
 def facts(clock, **counts):
@@ -94,3 +96,23 @@ def test_the_sweep_takes_every_combination_once():
     assert len(points) == len(set(points))
     assert {point for point in points if point[3] == 1} >= {(32, 128, 6, 1), (4, 32, 2, 1)}
     assert all(stage <= rank for rank, _, stage, _ in points)
+
+
+def test_plots_show_index_and_luts_where_they_say():
+    """Bits of index for a weight on the left, LUT4s with ROMs on the right; rates upwards."""
+    found = {"cases": [dict(FOUND["cases"][0], decoders=FOUND["cases"][0]["decoders"][:1])]}
+    left, right = report.plot_rivals(found).axes
+    assert left.collections[0].get_offsets().tolist() == [[1234 / 128, 2.5]]
+    assert right.collections[0].get_offsets().tolist() == [[16, 2.5]]
+    assert left.get_xlabel() == "index bits for a weight"
+
+
+def test_sustained_rates_are_from_the_first_beat_to_the_last():
+    mask = np.random.default_rng(0).random((12, 32)) < 0.2
+    contender = hardware.theirs(catalog.relative(mask, beat=32))
+    figures = hardware.simulated(contender)
+    entries = contender.index_bits // 5
+    assert figures["mask_bits"] == 12 * 32
+    # An entry a clock: eleven rows after the first take what all take, but for the first's own.
+    assert 11 * 32 / entries < figures["bits_per_clock"] < 11 * 32 / (entries * 10 / 12 - 12)
+    assert figures["clocks"] > entries

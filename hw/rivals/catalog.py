@@ -51,6 +51,8 @@ class Rival:
     """Clocks from the core's first index word to its last mask beat, if nothing stalls."""
     make_core: Callable[[], wiring.Component] = field(repr=False)
     """Makes the core."""
+    exact: bool = True
+    """Whether its mask is the one given."""
 
     @property
     def index_bits(self) -> int:
@@ -225,6 +227,7 @@ def viterbi(
         beat=beat,
         clocks=mask.size // code.chunk - 1 + Viterbi.latency(code.chunk, beat),
         make_core=lambda: Viterbi(code=code, beat=beat),
+        exact=False,
     )
 
 

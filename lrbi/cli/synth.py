@@ -110,15 +110,17 @@ def synth(
         )
     for result in results:
         if result.unplaced:
+            rest = "Its cells are those of synthesis"
+            if result.seeds:
+                rest = f"The clock is that of seeds {', '.join(map(str, result.seeds))} alone"
             message(
-                f"{design.module} could not be placed on {result.target}: {result.unplaced}. Its "
-                "cells are those of synthesis (a larger device, a smaller tile or fewer lanes may "
-                "help)",
+                f"{design.module} could not be placed on {result.target}: {result.unplaced}. "
+                f"{rest} (a larger device, a smaller tile or fewer lanes may help)",
                 quiet=quiet,
             )
         if result.target.family == "ice40" and config.memory == "distributed":
             message(
-                "ice40 has no LUT RAM, so that the memories are made of flip-flops (--memory "
+                "ice40 has no LUT RAM, so that memories are made of flip-flops (--memory "
                 "block puts them in block RAM)",
                 quiet=quiet,
             )
@@ -164,11 +166,8 @@ def _fresh(
     from lrbi.hw.synth import Design
 
     texts = decoder_texts(file, top, patterns, rank, tile, options, quiet=quiet)
-    facts = json.loads(next(text for name, text in texts.items() if name.endswith(".json")))
-    module = facts["module"]
-    files = {rom["file"]: texts[rom["file"]] for rom in facts.get("roms", [])}
-    design = Design(module, texts[f"{module}.v"], facts["ports"], files)
-    return design, DecoderConfig(**facts["config"])
+    design = Design.of_files(texts)
+    return design, DecoderConfig(**json.loads(texts[f"{design.module}.json"])["config"])
 
 
 def _print(facts: "list[dict[str, Any]]", verbose: bool) -> None:

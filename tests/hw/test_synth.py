@@ -72,9 +72,9 @@ def test_what_is_placed_is_the_whole_design_in_its_registers(own_cache):
     synthesize(XOR, ALL[:2], seeds=[1], jobs=2)
     reports = [json.loads(path.read_text()) for path in (cache_folder() / "synth").glob("*.json")]
     used = [
-        {name: each["used"] for name, each in report["utilization"].items()}
+        {name: each["used"] for name, each in report["result"]["utilization"].items()}
         for report in reports
-        if "utilization" in report
+        if "utilization" in report["result"]
     ]
     (ecp5,) = [each for each in used if "TRELLIS_FF" in each]
     (ice40,) = [each for each in used if "ICESTORM_LC" in each]
@@ -94,8 +94,10 @@ def test_memories_in_luts_blocks_and_gates():
 
 
 def test_a_large_block_ram_of_xilinx_counts_as_two():
-    result = Result(Target("xc7"), {"RAMB18E1": 3, "RAMB36E1": 2, "LUT6": 5, "INV": 1, "FDSE": 4})
-    assert (result.bram, result.lut, result.ff) == (7, 6, 4)
+    result = Result(
+        Target("xc7"), {"RAMB18E1": 3, "RAMB36E1": 2, "LUT6": 5, "INV": 1, "FDSE": 4, "SRL16E": 3}
+    )
+    assert (result.bram, result.lut, result.ff, result.lut_ram) == (7, 6, 4, 3)
 
 
 def test_rates_count_luts_that_stand_as_memory():
@@ -126,10 +128,73 @@ def test_known_results_run_no_tool(own_cache, monkeypatch):
     assert again.cells == first[0].cells
 
 
-def test_a_damaged_cache_is_mended(own_cache):
+def test_designs_and_tools_have_results_of_their_own(own_cache, monkeypatch):
+    chain = Design(
+        "xors", XOR.text.replace("a ^ b", "(a + b) ^ (a * b)"), XOR.ports
+    )  # slower, under the same name  # fmt: skip
+    (fast,) = synthesize(XOR, ALL[:1], seeds=[1])
+    (slow,) = synthesize(chain, ALL[:1], seeds=[1])
+    assert not slow.cached
+    assert slow.fmax_mhz < 0.7 * fast.fmax_mhz
+    monkeypatch.setattr(synth, "version", lambda name: "another")
+    (again,) = synthesize(XOR, ALL[:1], seeds=[1])
+    assert not again.cached
+    assert again.fmax_mhz == fast.fmax_mhz
+
+
+def test_every_port_is_registered_on_its_way():
+    wrapper = synth._registered(XOR)
+    for port in ("a", "b"):
+        assert f"(* keep *) reg [7:0] {port}_r;" in wrapper
+        assert f"always @(posedge clk) {port}_r <= {port};" in wrapper
+    assert "xors dut (.clk(clk), .a(a_r), .b(b_r), .q(q_w));" in wrapper
+    assert "always @(posedge clk) q <= q_w;" in wrapper
+    harness = synth._harness(XOR)
+    assert "xors dut (.clk(clk), .a(ins[0 +: 8]), .b(ins[8 +: 8]), .q(outs[0 +: 8]));" in harness
+
+
+def test_clocks_of_some_seeds_are_kept_when_others_fail(own_cache, monkeypatch):
+    real = synth._Tasks.result
+
+    def result(self, task):
+        failed = task.words[-2:] == ("--seed", "2")
+        return {"failed": "no room"} if failed else real(self, task)
+
+    monkeypatch.setattr(synth._Tasks, "result", result)
+    (found,) = synthesize(XOR, ALL[:1], seeds=[1, 2, 3])
+    assert (found.seeds, len(found.fmax_mhz_seeds), found.unplaced) == ((1, 3), 2, "no room")
+
+
+def test_a_design_without_a_path_to_time():
+    text = "module still (input clk, output q);\n  assign q = 1'b1;\nendmodule\n"
+    (found,) = synthesize(Design("still", text, ports(q=1)), ALL[:1], seeds=[1])
+    assert (found.fmax_mhz, found.seeds) == (None, ())
+    assert found.unplaced == "there is no path between registers to time"
+
+
+def test_the_slowest_clock_of_a_report_and_the_mean_of_seeds():
+    assert synth._fmax({"fmax": {"a": {"achieved": 50.04}, "b": {"achieved": 30.06}}}) == 30.1
+    assert Result(Target("ecp5"), {}, fmax_mhz_seeds=(100.0, 110.0, 240.0)).fmax_mhz == 150.0
+
+
+def test_registers_around_a_memory_stay_flip_flops_in_gates():
+    text = LUT_RAM.text.replace("output [3:0] q", "output reg [3:0] q").replace(
+        "  assign q = mem[r];", "  always @(posedge clk) q <= mem[r];"
+    )
+    (gates,) = synthesize(Design("lutram", text, LUT_RAM.ports), ALL[3:])
+    assert (gates.ff, gates.memory_bits) == (4, 64)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda text: text[:40], lambda text: text.replace("LUT2", "LUT9"), lambda text: "{}",
+     lambda text: "[]", lambda text: "null"],
+)  # fmt: skip
+def test_a_damaged_cache_is_mended(own_cache, damage):
     (first,) = synthesize(XOR, ALL[2:3])
     (path,) = (cache_folder() / "synth").glob("*.json")
-    path.write_text(path.read_text()[:40])
+    assert damage(path.read_text()) != path.read_text()
+    path.write_text(damage(path.read_text()))
     (again,) = synthesize(XOR, ALL[2:3])
     assert not again.cached
     assert again.cells == first.cells

@@ -81,3 +81,17 @@ def test_wrong_decoder_config(changes, message):
     with pytest.raises(InputError) as refusal:
         DecoderConfig(**({"rank": 4, "tile_rows": 8, "tile_cols": 8} | changes))
     assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 8, 9, 40])
+@pytest.mark.parametrize(("lanes", "iz_rows"), [(1, 1), (3, 1), (2, 4)])
+def test_sustained_bits_are_those_of_the_cycle_model(rows, lanes, iz_rows):
+    from lrbi.sim.cycles import mask_clocks
+
+    config = DecoderConfig(
+        rank=8, tile_rows=rows, tile_cols=10, stage_ranks=3, lanes=lanes, iz_rows=iz_rows
+    )
+    tiles = 50
+    clocks = mask_clocks(config, [(config.iz_depth, config.ip_depth)] * tiles)
+    period = (clocks[-1] - clocks[config.ip_depth - 1]) / (tiles - 1)
+    assert config.sustained_bits == pytest.approx(rows * 10 / period)
