@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench bench-hw docs clean
+.PHONY: help demo test test-torch lint format bench bench-hw docs clean prove
 
 help:
 	@echo "make demo        set up, then run the whole flow on a built-in layer"
@@ -15,6 +15,7 @@ help:
 	@echo "make format      ruff's formatter"
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
 	@echo "make bench-hw    all decoders side by side on an FPGA, and a sweep, into docs/: hours (DATA=DIR too)"
+	@echo "make prove       the formal proofs, each with its cover and its planted faults"
 	@echo "make docs        the waveform of docs/decoder.md"
 	@echo "make clean       remove .venv and build"
 
@@ -47,6 +48,11 @@ bench: .venv/installed-bench
 bench-hw: .venv/installed-bench
 	$(BIN)/python -m benchmarks.hardware $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.sweep
+# What docs/verification.md tells of; the faults that are planted are the tests'.
+VERIFY := PYTHONPATH=tests/support $(BIN)/python -m verification
+
+prove: .venv/installed-verify
+	$(VERIFY) prove
 
 # The picture in docs/decoder.md; a test holds it to what the decoder does.
 docs: .venv/installed-docs
