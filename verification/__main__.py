@@ -1,6 +1,7 @@
 """``python -m verification prove | mutate | coverage | soak | fuzz``."""
 
 import argparse
+import importlib
 import sys
 
 
@@ -10,12 +11,11 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("prove", help="the formal proofs, their covers and planted faults")
     verb.add_argument("--only", default="", help="jobs whose name matches this pattern")
+    verb = verbs.add_parser("mutate", help="the mutation score of the benches")
+    verb.add_argument("--count", type=int, default=300, help="mutations, on both tops together")
     options = vars(parser.parse_args())
-    if options.pop("verb") == "prove":
-        from verification import prove
-
-        return bool(prove.main(**options))
-    return 2
+    module = importlib.import_module(f"verification.{options.pop('verb')}")
+    return bool(module.main(**options))
 
 
 if __name__ == "__main__":

@@ -142,6 +142,16 @@ class TestFaults:
         assert re.match(r"an offered mask beat (changed before it was taken|was taken back)",
                         second.stopped)  # fmt: skip
 
+    def test_beats_without_end(self):
+        """Frames that never end, of a decoder that is never empty."""
+        first, second = self.outcomes([
+            ("decoder", "available.eq(valid[-1] |", "available.eq(1 |"),
+            ("decoder", "Cat(ip.tlast, last[:-1])", "Cat(0, last[:-1])"),
+            ("decoder", "mask.tlast.eq(read.data)", "mask.tlast.eq(0)"),
+            ("array", "self.mask.eq(data)", "self.mask.eq(1)"),
+        ])  # fmt: skip
+        assert first.stopped == second.stopped == "more mask beats came than there must be"
+
     def test_unknown_control(self):
         """Icarus alone has unknown values; in Verilator the state is random."""
         if not ICARUS:

@@ -1,0 +1,419 @@
+"""The mutation score: of faults put into the emitted netlist, the share that the benches catch.
+
+Yosys puts all mutations into one netlist, where an input selects one of them. The netlist stands in
+for the design, and reads the number of the mutation from a file, so that one build serves for all,
+and the cocotb bench plays the tests' own scenes on it, unchanged. A mutation that the bench lets
+pass is given to a solver: either nobody could ever see it, or a test is missing.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lrbi.hw.decoder import Decoder
+from lrbi.hw.emit import CLOCK_PORTS, verilog
+from lrbi.hw.generate import rom_decoder_files
+from lrbi.sim.scene import Scene
+from lrbi.sim.verilog import play
+from planting import planted
+from rich.console import Console
+from rich.table import Table
+from scenes import check, rom_scenes, stream_scenes
+
+from lrbi import CompressConfig, compress
+from lrbi.config import DecoderConfig
+from lrbi.errors import CheckFailedError
+from lrbi.layout import to_number
+from lrbi.rom import mask_image
+from verification.tools import BUILD, abc, run, yosys
+
+SEED = 1
+PATIENCE = 600
+"""Clocks without a mask beat after which a mutant counts as hung; the scenes need far fewer."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is mutated, and the bench that is measured on it."""
+
+    name: str
+    """The module."""
+    config: DecoderConfig
+    text: str
+    """Its Verilog."""
+    scenes: Mapping[str, Scene]
+    """What the bench plays."""
+    files: Mapping[str, str]
+    """ROM images by their names."""
+    areas: Sequence[str]
+    """The parts of it that are mutated."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One fault."""
+
+    number: int
+    """What selects it."""
+    area: str
+    """The part of the design that it is in."""
+    near: str
+    """The named nets that it acts on first."""
+    mode: str
+    """What is done: ``inv``, ``const0``, ``const1``, ``cnot0`` or ``cnot1``."""
+    line: str
+    """The Verilog that is changed."""
+    command: str
+    """The Yosys command."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a mutation."""
+
+    mutation: Mutation
+    caught_by: str
+    """The scene that failed, or nothing."""
+    equivalent: bool | None = None
+    """Of one that was not caught: whether a solver proved that it changes nothing."""
+    said: str = ""
+
+
+# -- The designs
+
+
+def stream_design(changes: Sequence[tuple[str, str, str]] = ()) -> Design:
+    """The stream decoder and the scenes of ``tests/sim/test_bench.py``."""
+    config = DecoderConfig(
+        rank=7, tile_rows=8, tile_cols=20, stage_ranks=3, lanes=2, iz_rows=2, reset="aresetn"
+    )
+    decoder = (planted(changes)[0] if changes else Decoder)(config=config)
+    text = verilog(decoder, name="lrbi_decoder", reset=config.reset, command="")
+    areas = ("array", "loader", "credits", "buffers")
+    return Design("lrbi_decoder", config, text, stream_scenes(config), {}, areas)
+
+
+def rom_design() -> Design:
+    """The ROM decoder and the scenes of ``tests/sim/test_bench.py``."""
+    config = DecoderConfig(rank=5, tile_rows=9, tile_cols=13, stage_ranks=2, lanes=2)
+    weights = np.random.default_rng(2).standard_normal((25, 30))
+    layer = compress(weights, CompressConfig(sparsity=0.7, rank=5, tile=(9, 13)))
+    files = rom_decoder_files(layer, config, source=("a.lrbi", "a"), stem="a")
+    tiles = len(layer.tiles)
+    words = [to_number(word) for word in mask_image(layer, lanes=config.lanes).words]
+    depth = len(words) // tiles
+    masks = [words[start : start + depth] for start in range(0, len(words), depth)]
+    roms = {name: text for name, text in files.items() if name.endswith(".mem")}
+    text = files["lrbi_rom_decoder.v"]
+    scenes = rom_scenes(config, tiles, masks)
+    return Design("lrbi_rom_decoder", config, text, scenes, roms, ("ROM player",))
+
+
+# -- The mutations
+
+
+def mutate(folder: Path, design: Design, count: int) -> tuple[str, list[Mutation]]:
+    """A netlist with ``count`` mutations, drawn evenly from the areas; and what they are.
+
+    Its module is ``mutated``, its input ``mutation`` selects one; 0 selects none.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "design.v").write_text(design.text)
+    for name, text in design.files.items():
+        (folder / name).write_text(text)
+    prepare = f"read_verilog design.v\nhierarchy -top {design.name}\nproc\nopt_clean\n"
+    yosys(folder, f"{prepare}mutate -list 4000 -seed {SEED} -o list.txt\nwrite_json design.json\n")
+    netlist = json.loads((folder / "design.json").read_text())["modules"][design.name]
+    commands = (folder / "list.txt").read_text().splitlines()
+    nearest = _nearest_names(netlist)
+    lines = design.text.splitlines()
+    drawn: dict[str, list[tuple[str, str]]] = {area: [] for area in design.areas}
+    for command in commands:
+        cell = re.search(r"-cell (\S+)", command)
+        if cell is None or cell[1].startswith("$meminit"):  # a ROM's contents are no logic
+            continue
+        near = nearest[cell[1]]
+        area = _area(near, design.name)
+        if area in drawn:
+            drawn[area].append((command, near))
+    shares = {area: count // len(drawn) + (place < count % len(drawn))
+              for place, area in enumerate(drawn)}  # fmt: skip
+    chosen = [(area, *each) for area, found in drawn.items() for each in found[: shares[area]]]
+    mutations = []
+    width = len(chosen).bit_length()
+    script = prepare
+    for number, (area, command, near) in enumerate(chosen, 1):
+        script += f"{command} -ctrl mutation {width} {number}\n"
+        source = re.findall(r"-src design\.v:(\d+)", command)
+        line = lines[int(source[-1]) - 1].strip() if source else ""
+        mode = command.split()[2]
+        mutations.append(Mutation(number, area, near, mode, line, command))
+    script += f"rename {design.name} mutated\nopt_clean\nwrite_verilog -noattr mutated.v\n"
+    yosys(folder, script)
+    text = (folder / "mutated.v").read_text()
+    return text, mutations
+
+
+_AREAS = {
+    "array": r"columns\d+_(iz|ip|partial|pair|token|half|loading|word|read__data$|bank)|row|masked|skewed",
+    "credits": r"free|returned|flipped|room|s_axis_ip_tready",
+    "buffers": r"columns\d+_(produced|consumed|buffer|data|take|read__data_)|write__addr|read__addr"
+    r"|available|full|buffer|valid|last|m_axis_mask|take|more",
+    "loader": r"written|present|fresh|write_|word|half|step|start|playing|idle|travelling|too_long"
+    r"|error|iz_|s_axis_iz|ip_taken|unused",
+}
+
+
+def _area(near: str, design: str) -> str:
+    name = near.split()[0] if near else ""
+    if design == "lrbi_rom_decoder":
+        if name.startswith("decoder_") or name.startswith("columns"):
+            return "decoder"
+        return "ROM player"
+    found = (area for area, names in _AREAS.items() if re.match(names, name))
+    return next(found, "loader")
+
+
+def _nearest_names(netlist: Mapping[str, Any]) -> dict[str, str]:
+    """For each cell the named nets that it drives, by way of as few others as can be."""
+    names: dict[int, str] = {}
+    for name, net in netlist["netnames"].items():
+        if not net["hide_name"] and not re.fullmatch(r"_\d+_|rst|clk", name):
+            for bit in net["bits"]:
+                names.setdefault(bit, name)
+    readers: dict[int, list[str]] = {}
+    outputs: dict[str, list[int]] = {}
+    for cell, facts in netlist["cells"].items():
+        for port, bits in facts["connections"].items():
+            direction = facts["port_directions"].get(port)
+            if direction == "input":
+                for bit in bits:
+                    readers.setdefault(bit, []).append(cell)
+            else:
+                outputs.setdefault(cell, []).extend(bits)
+        memory = facts["parameters"].get("MEMID")
+        if memory and "WR" in facts["type"].upper():
+            names.setdefault(cell, memory.strip("\\"))  # type: ignore[call-overload]
+
+    def nearest(cell: str) -> str:
+        seen, level = {cell}, [cell]
+        while level:
+            memories = [names[each] for each in level if each in names]  # type: ignore[index]
+            bits = [bit for each in level for bit in outputs.get(each, ())]
+            found = dict.fromkeys([*memories, *(names[bit] for bit in bits if bit in names)])
+            if found:
+                return " ".join(found)
+            level = list(dict.fromkeys(
+                reader for bit in bits for reader in readers.get(bit, ()) if reader not in seen
+            ))  # fmt: skip
+            seen |= set(level)
+        return ""
+
+    return {cell: nearest(cell) for cell in netlist["cells"]}
+
+
+def wrapped(design: Design, netlist: str, width: int) -> str:
+    """The mutated netlist under the design's own name and ports."""
+    head = re.search(rf"module {design.name} \(\n(.*?)\n\);", design.text, re.DOTALL)
+    assert head is not None
+    ports = re.findall(r"^  (input|output) (?:wire|reg) (\[\d+:0\] )?(\w+)", head[1], re.MULTILINE)
+    declared = ",\n".join(f"  {way} wire {span}{name}" for way, span, name in ports)
+    connected = ", ".join(f".{name}({name})" for *_, name in ports)
+    return f"""{netlist}
+module {design.name} (
+{declared}
+);
+  reg [{width - 1}:0] mutation [0:0];
+  initial $readmemh("mutation.mem", mutation, 0, 0);
+  mutated mutated (.mutation(mutation[0]), {connected});
+endmodule
+"""
+
+
+# -- The bench
+
+
+def bench(design: Design, text: str, number: int) -> str:
+    """The scene that fails with a mutation; nothing, if all are as they must be."""
+    files = {**design.files, "mutation.mem": f"{number:x}\n"}
+    scenes = {
+        name: dataclasses.replace(scene, patience=PATIENCE) for name, scene in design.scenes.items()
+    }
+    few = dict(itertools.islice(scenes.items(), 12))
+    rest = {name: scene for name, scene in scenes.items() if name not in few}
+    for part in (few, rest):  # most mutants die soon
+        try:
+            outcomes = play("verilator", design.name, text, list(part.values()), files=files)
+        except CheckFailedError as error:
+            return str(error)
+        try:
+            check(design.config, part, outcomes)
+        except AssertionError as error:
+            return str(error).splitlines()[0] or "a check failed"
+    return ""
+
+
+# -- The equivalents
+
+
+def equivalent(folder: Path, design: Design, netlist: str, width: int, number: int) -> str:
+    """``proved`` if a mutation can never be seen from outside; else ``differs``, or ``unknown``.
+
+    The design and the mutant, both from the same contents, the first clock being one of reset: for
+    all inputs, and resets at any time, they give the same; of a mask beat that is not valid, no
+    matter what.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in design.files.items():
+        (folder / name).write_text(text)
+    (folder / "mutated.v").write_text(netlist)
+    head = re.search(rf"module {design.name} \(\n(.*?)\n\);", design.text, re.DOTALL)
+    assert head is not None
+    ports = re.findall(r"^  (input|output) (?:wire|reg) (\[\d+:0\] )?(\w+)", head[1], re.MULTILINE)
+    inputs = [(span, name) for way, span, name in ports if way == "input"]
+    outputs = [(span, name) for way, span, name in ports if way == "output"]
+    reset = CLOCK_PORTS[design.config.reset][1]
+    active = reset if reset == "rst" else f"!{reset}"
+    wires = "".join(f"  wire {span}{name}_{copy};\n" for span, name in outputs for copy in "ab")
+    instances = "".join(
+        f"  mutated {copy} (.mutation({width}'d{number if copy == 'b' else 0}), "
+        + ", ".join(f".{name}({name})" for _, name in inputs)
+        + ", "
+        + ", ".join(f".{name}({name}_{copy})" for _, name in outputs)
+        + ");\n"
+        for copy in "ab"
+    )
+    same = "\n".join(
+        f"    {'if (m_axis_mask_tvalid_a) ' if re.search('mask_t(data|last)', name) else ''}"
+        f"assert ({name}_a == {name}_b);"
+        for _, name in outputs
+    )
+    (folder / "miter.sv").write_text(
+        "module miter (\n"
+        + ",\n".join(f"  input {span}{name}" for span, name in inputs)
+        + f"\n);\n{wires}{instances}  reg started = 0;\n"
+        + f"  always @(posedge {CLOCK_PORTS[design.config.reset][0]}) started <= 1;\n"
+        + f"  always @* if (!started) assume ({active});\n  always @* if (started) begin\n"
+        + f"{same}\n  end\nendmodule\n"
+    )
+    yosys(
+        folder,
+        """
+read_verilog mutated.v
+read_verilog -formal -sv miter.sv
+prep -flatten -top miter
+memory_map
+async2sync
+setundef -undriven -anyseq
+setundef -zero
+setundef -zero -init
+opt -full
+techmap
+opt -fast
+simplemap
+dffunmap
+aigmap
+opt_clean
+write_aiger -I -B -zinit -no-startoffset miter.aig
+""",
+    )
+    script = (
+        "read_aiger miter.aig; fold; strash; orpos; dc2; scorr; dc2; scorr; print_stats; pdr -T 240"
+    )
+    said = run(folder, abc(), "-c", script, check=False)
+    if "Property proved" in said or re.search(r"Networks are equivalent", said):
+        return "proved"
+    found = re.search(r"asserted in frame (\d+)", said)
+    return f"differs in clock {found[1]}" if found else "unknown"
+
+
+# -- All of it
+
+
+def measure(
+    design: Design, count: int, folder: Path, *, workers: int = 2,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Verdict]:  # fmt: skip
+    """Mutate a design, and have the bench judge every mutant."""
+    netlist, mutations = mutate(folder, design, count)
+    width = len(mutations).bit_length()
+    text = wrapped(design, netlist, width)
+    start = time.monotonic()
+    if failed := bench(design, text, 0):  # builds, too
+        raise CheckFailedError(f"The bench fails without a mutation: {failed}")
+    tell(f"{design.name}: {len(mutations)} mutations, {time.monotonic() - start:.0f} s to build")
+    verdicts = []
+    with ProcessPoolExecutor(workers) as pool:
+        numbers = [mutation.number for mutation in mutations]
+        found = pool.map(partial(bench, design, text), numbers)
+        for mutation, caught_by in zip(mutations, found, strict=True):
+            verdicts.append(Verdict(mutation, caught_by))
+            if not caught_by:
+                tell(f"not caught: {mutation.number} {mutation.mode} near {mutation.near}: "
+                     f"{mutation.line}")  # fmt: skip
+        alive = [verdict for verdict in verdicts if not verdict.caught_by]
+        places = [folder / f"miter{verdict.mutation.number}" for verdict in alive]
+        said = pool.map(
+            equivalent, places, *(itertools.repeat(each) for each in (design, netlist, width)),
+            [verdict.mutation.number for verdict in alive],
+        )  # fmt: skip
+        judged = {}
+        for verdict, words in zip(alive, said, strict=True):
+            proved = {"proved": True, "unknown": None}.get(words, False)
+            judged[verdict.mutation.number] = (proved, words)
+            tell(f"mutation {verdict.mutation.number}: {words}")
+    return [
+        dataclasses.replace(verdict, equivalent=judged[verdict.mutation.number][0],
+                            said=judged[verdict.mutation.number][1])
+        if verdict.mutation.number in judged else verdict
+        for verdict in verdicts
+    ]  # fmt: skip
+
+
+def main(count: int = 300) -> int:
+    """Measure both designs; the number of mutants that a test is missing for."""
+    console = Console(width=150)
+    os.environ["LRBI_CACHE_DIR"] = str((BUILD / "cache").resolve())
+    start = time.monotonic()
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    designs = [(stream_design(), count - count // 3), (rom_design(), count // 3)]
+    verdicts = [
+        verdict
+        for design, share in designs
+        for verdict in measure(design, share, BUILD / "mutate" / design.name, tell=tell)
+    ]
+    table = Table("area", "mutations", "equivalent", "caught", "survivors", "score")
+    survivors = [each for each in verdicts if not each.caught_by and each.equivalent is not True]
+    for area in [*dict.fromkeys(each.mutation.area for each in verdicts), "all"]:
+        of = [each for each in verdicts if area in (each.mutation.area, "all")]
+        same = sum(each.equivalent is True for each in of)
+        caught = sum(bool(each.caught_by) for each in of)
+        table.add_row(area, str(len(of)), str(same), str(caught), str(len(of) - same - caught),
+                      f"{caught / (len(of) - same):.1%}")  # fmt: skip
+    console.print(table)
+    for verdict in survivors:
+        mutation = verdict.mutation
+        tell(f"survivor {mutation.number} ({verdict.said}): {mutation.mode} in {mutation.area}, "
+             f"near {mutation.near}: {mutation.line}\n  {mutation.command}")  # fmt: skip
+    by_scene = Counter(each.caught_by.splitlines()[0] for each in verdicts if each.caught_by)
+    tell("caught first by: " + ", ".join(f"{name} {n}" for name, n in by_scene.most_common(12)))
+    tell(f"{time.monotonic() - start:.0f} s, seed {SEED}")
+    report = BUILD / "mutate.json"
+    report.write_text(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
+    return len(survivors)
