@@ -13,11 +13,12 @@ import signal
 import threading
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import cocotb
 from cocotb.clock import Clock
-from cocotb.triggers import ReadOnly, RisingEdge, Timer
+from cocotb.triggers import FallingEdge, ReadOnly, RisingEdge, Timer
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiStreamBus, AxiStreamSink, AxiStreamSource
 from lrbi.sim.scene import Outcome, Scene, Scoreboard
@@ -57,11 +58,13 @@ class Monitor:
 
     After reset the control outputs are known, and so are the bits of a mask beat; a beat that is
     offered stays as it is until it is taken; and one is taken at least every ``patience`` clocks.
+    Beside that it counts how many I_p beats are on their way, where there is such a port.
     """
 
     def __init__(self, clocked: Clocked, patience: int) -> None:
         self._clocked, self._patience = clocked, patience
         self.beats = 0
+        self.most_under_way = 0
         self.problem = ""
 
     async def run(self) -> None:
@@ -74,11 +77,16 @@ class Monitor:
             for name in ("s_axis_iz_tready", "s_axis_ip_tready", "busy", "done")
             if hasattr(dut, name)
         ]
+        ip_valid = getattr(dut, "s_axis_ip_tvalid", None)
+        ip_ready = getattr(dut, "s_axis_ip_tready", None)
+        under_way = 0
         held, idle = None, 0
         four_valued = cocotb.SIM_NAME.startswith("Icarus")  # in others nothing can be unknown
         while not self.problem:
             await edge
             idle += 1
+            if ip_ready is not None and ip_ready.value and ip_valid.value:
+                under_way += 1
             offered = valid.value
             if four_valued:
                 known = offered.is_resolvable and error.value.is_resolvable
@@ -93,9 +101,11 @@ class Monitor:
                 held = None if taken else (data.value, last.value)
                 if taken:
                     self.beats += 1
+                    under_way -= 1
                     idle = 0
             elif held is not None:
                 self._broken("an offered mask beat was taken back")
+            self.most_under_way = max(self.most_under_way, under_way)
             if idle > self._patience:
                 self.problem = f"no mask beat came for {self._patience} clocks"
 
@@ -110,18 +120,36 @@ class StreamDriver:
 
     def __init__(self, clocked: Clocked) -> None:
         self._clocked = clocked
+        self._noisy: list[str] = []
         self._sources = {
             port: _endpoint(AxiStreamSource, clocked, f"s_axis_{port}") for port in ("iz", "ip")
         }
 
     def begin(self, scene: Scene) -> None:
         """Queue all frames; they set out when the reset is over."""
+        self._noisy = [port for port in self._sources if getattr(scene.stalls, port)]
         for port, source in self._sources.items():
             source.clear()
             source.set_pause_generator(scene.stalls.pattern(port))
             source.pause = False
             for frame in getattr(scene, port):
                 source.send_nowait(frame)
+
+    def tasks(self) -> list[Any]:
+        """What runs in a scene."""
+        return [self.run(), *(self._noise(port) for port in self._noisy)]
+
+    async def _noise(self, port: str) -> None:
+        """Let the port show anything while it offers nothing: a source may."""
+        dut, chance = self._clocked.dut, Random(port)
+        valid, data, last = (
+            getattr(dut, f"s_axis_{port}_{name}") for name in ("tvalid", "tdata", "tlast")
+        )
+        while True:
+            await FallingEdge(self._clocked.clock)
+            if not valid.value:
+                data.value = chance.getrandbits(len(data))
+                last.value = chance.getrandbits(1)
 
     async def run(self) -> None:
         """Find clock 0: that in which the first I_z beat is taken."""
@@ -144,19 +172,25 @@ class RomDriver:
     def __init__(self, clocked: Clocked) -> None:
         self._clocked = clocked
         self._ranges: list[tuple[int, int]] = []
+        self._tiles: int | None = None
         self.problem = ""
         clocked.dut.start.value = 0
 
     def begin(self, scene: Scene) -> None:
         """Take the scene's ranges."""
         self._ranges = list(scene.ranges)
+        self._tiles = scene.tiles
         self.problem = ""
         self._clocked.dut.start.value = 0
+
+    def tasks(self) -> list[Any]:
+        """What runs in a scene."""
+        return [self.run()]
 
     async def run(self) -> None:
         """Hold out each start until it is taken. Clock 0 is that in which the first one is.
 
-        All but the first are taken in the clock of the ``done`` before.
+        All but the first are taken in the clock of the ``done`` before, or of its ``error``.
         """
         dut, edge = self._clocked.dut, self._clocked.edge
         for number, (first, count) in enumerate(self._ranges):
@@ -165,13 +199,13 @@ class RomDriver:
             dut.tile_count.value = count
             await self._not_busy()
             if number:
-                self._check_done()
+                self._check_end_of(self._ranges[number - 1])
             else:
                 self._clocked.zero = get_sim_time("ns")
         dut.start.value = 0
         await edge
         await self._not_busy()
-        self._check_done()
+        self._check_end_of(self._ranges[-1])
         await edge
         if dut.done.value:
             self.problem = "done was high for more than a clock"
@@ -187,10 +221,15 @@ class RomDriver:
             if dut.done.value:
                 self.problem = "done was high while busy was"
 
-    def _check_done(self) -> None:
-        if not self._clocked.dut.done.value:
+    def _check_end_of(self, tiles: tuple[int, int]) -> None:
+        done, error = self._clocked.dut.done.value, self._clocked.dut.error.value
+        if self._tiles is not None and sum(tiles) > self._tiles:
+            if done or not error:
+                self.problem = "a range beyond the layer ended without error"
+            return
+        if not done:
             self.problem = "busy fell without done"
-        if self._clocked.dut.error.value:
+        if error:
             self.problem = "error was raised on a range within the layer"
 
     def check_end(self) -> str:
@@ -236,6 +275,7 @@ class Bench:
                 report(len(frame.tdata))
         await Timer(40 * PERIOD, unit="ns")  # a beat too many would come now, and done
         _end(tasks)
+        outcome.most_under_way = monitor.most_under_way
         if monitor.problem:
             outcome.stopped = self._driver.problem or monitor.problem
             outcome.stopped_at = (len(outcome.spans), monitor.beats - taken)
@@ -254,7 +294,7 @@ class Bench:
         self._driver.begin(scene)
         self._clocked.release_reset()
         monitor = Monitor(self._clocked, scene.patience)
-        return [cocotb.start_soon(self._driver.run()), cocotb.start_soon(monitor.run())], monitor
+        return [cocotb.start_soon(each) for each in (*self._driver.tasks(), monitor.run())], monitor
 
 
 def _end(tasks: list[Any]) -> None:

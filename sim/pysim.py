@@ -46,6 +46,8 @@ class Run:
     """The clock on which each mask beat left; 0 is the first after reset, or that of a start."""
     errors: list[bool] = field(default_factory=list)
     """The output ``error`` at each mask beat."""
+    most_under_way: int = 0
+    """The most I_p beats taken whose mask beats were not out; not of a ROM decoder."""
     end: int = 0
     """How many clocks it took; of a ROM decoder, up to that of ``done`` or ``error``."""
     done: bool = False
@@ -278,8 +280,14 @@ def play_scene(
             raised = [next(errors) for _ in frame]
             scoreboard.frame(frame, (start + at[0], start + at[-1]), raised[-1])
         start += run.end
-        if roms is not None and not run.done and not outcome.stopped:
-            outcome.stopped = "busy fell without done"
+        outcome.most_under_way = max(outcome.most_under_way, run.most_under_way)
+    if roms is not None and not outcome.stopped:
+        for tiles, run in zip(scene.ranges, runs, strict=True):
+            if sum(tiles) > roms[0]:
+                if run.done or run.errors != [True]:
+                    outcome.stopped = "a range beyond the layer ended without error"
+            elif not run.done:
+                outcome.stopped = "busy fell without done"
     if not scoreboard.drained and not outcome.stopped:
         outcome.stopped = "fewer frames came than there must be"
     return outcome
@@ -332,6 +340,13 @@ async def _drive(
     sources = [
         (getattr(dut, name), [beat for frame in frames for beat in _beats(frame)], share)
         for name, (frames, share) in inputs.items()
+    chance, noise = random.Random(stalls.seed), random.Random(stalls.seed)
+    inputs = [
+        (port, [beat for frame in frames for beat in _beats(frame)], share)
+        for port, frames, share in (
+            (dut.s_axis_iz, iz_frames, stalls.iz),
+            (dut.s_axis_ip, ip_frames, stalls.ip),
+        )
     ]
     offered = [False] * len(sources)
     sent = [0] * len(sources)
@@ -343,6 +358,9 @@ async def _drive(
                 offered[index] = True
                 ctx.set(port.tdata, queue[sent[index]][0])
                 ctx.set(port.tlast, queue[sent[index]][1])
+            elif not offered[index] and share:  # a port that offers nothing may show anything
+                ctx.set(port.tdata, noise.getrandbits(len(port.tdata)))
+                ctx.set(port.tlast, noise.getrandbits(1))
             ctx.set(port.tvalid, offered[index])
         ctx.set(mask.tready, chance.random() >= stalls.mask)
         *_, valid, ready, data, last, raised, accepting = await ctx.tick().sample(
@@ -357,6 +375,8 @@ async def _drive(
                 sent[index] += 1
                 moved = True
         sink.sample(valid=valid, ready=ready, data=data, last=last, error=raised, moved=moved)
+        sink.sample(valid=valid, ready=ready, data=data, last=last, error=error, moved=moved)
+        run.most_under_way = max(run.most_under_way, sent[1] - len(run.clocks))
 
 
 def _beats(words: list[int]) -> list[tuple[int, int]]:

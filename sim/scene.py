@@ -45,6 +45,8 @@ class Scene:
     """I_p frames; none for a ROM decoder."""
     ranges: Sequence[tuple[int, int]] = ()
     """For a ROM decoder: first tile and count of each start, one after the other."""
+    tiles: int | None = None
+    """For a ROM decoder: tiles of its layer; a range beyond them must be refused."""
     stalls: Stalls = field(default_factory=Stalls)
     """How the ports hold back."""
     reset_at: int | None = None
@@ -100,6 +102,8 @@ class Outcome:
     from the sources, or that of the start."""
     errors: list[bool] = field(default_factory=list)
     """The output ``error`` at the end of each frame."""
+    most_under_way: int = 0
+    """The most I_p beats taken whose mask beats were not out; not of a ROM decoder."""
     stopped: str = ""
     """Why the scene ended before its time, if it did."""
     stopped_at: tuple[int, int] = (0, 0)

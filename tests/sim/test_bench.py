@@ -188,6 +188,7 @@ class TestFaults:
               "m.d.sync += [self.busy.eq(1), self.done.eq(1)]"), "done was high while busy was"),
             (("go.eq(0), self.done.eq(0)]", "go.eq(0)]"), "done was high"),
             (("self.error.eq(0),", "self.error.eq(1),"), "error was raised on a range within"),
+            (("with m.If(stop > self.tiles):", "with m.If(0):"), "ended without error|no mask"),
         ],
     )  # fmt: skip
     def test_rom_decoders_that_break_their_protocol(self, rom_layer, change, said):
@@ -201,7 +202,10 @@ class TestFaults:
         masks = [
             to_words(_whole(rom_layer, tile), ROM.lanes) for _ in range(2) for tile in range(tiles)
         ]
-        scene = Scene(mask=masks, ranges=[(0, tiles)] * 2, stalls=Stalls(mask=0.5), patience=2000)
+        ranges = [(0, tiles), (1, tiles), (0, tiles)]
+        scene = Scene(
+            mask=masks, ranges=ranges, tiles=tiles, stalls=Stalls(mask=0.5), patience=2000
+        )
         (outcome,) = play(VERILOG[-1], "lrbi_rom_decoder", text, [scene], files=files)
         assert re.search(said, outcome.stopped)
 
