@@ -77,15 +77,14 @@ class Monitor:
             for name in ("s_axis_iz_tready", "s_axis_ip_tready", "busy", "done")
             if hasattr(dut, name)
         ]
-        ip_valid = getattr(dut, "s_axis_ip_tvalid", None)
-        ip_ready = getattr(dut, "s_axis_ip_tready", None)
+        streams = hasattr(dut, "s_axis_ip_tvalid")
         under_way = 0
         held, idle = None, 0
         four_valued = cocotb.SIM_NAME.startswith("Icarus")  # in others nothing can be unknown
         while not self.problem:
             await edge
             idle += 1
-            if ip_ready is not None and ip_ready.value and ip_valid.value:
+            if streams and dut.s_axis_ip_tready.value and dut.s_axis_ip_tvalid.value:
                 under_way += 1
             offered = valid.value
             if four_valued:
