@@ -48,7 +48,7 @@ bench: .venv/installed-bench
 bench-hw: .venv/installed-bench
 	$(BIN)/python -m benchmarks.hardware $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.sweep
-# What docs/verification.md tells of; the faults that are planted are the tests'.
+# The faults that are planted are the tests'.
 VERIFY := PYTHONPATH=tests/support $(BIN)/python -m verification
 
 prove: .venv/installed-verify
