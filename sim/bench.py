@@ -201,6 +201,8 @@ class RomDriver:
                 self._check_end_of(self._ranges[number - 1])
             else:
                 self._clocked.zero = get_sim_time("ns")
+                if dut.error.value:
+                    self.problem = "error was high after reset"
         dut.start.value = 0
         await edge
         await self._not_busy()

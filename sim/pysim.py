@@ -226,6 +226,8 @@ def play_ranges(
                 if made:
                     made[-1].done = bool(done)
                     made[-1].errors.append(bool(error))
+                elif error:
+                    raise StoppedError("error was high after reset", Run(columns, lanes), 0)
                 if not pending:
                     *_, still = await ctx.tick().sample(dut.done)
                     if still:

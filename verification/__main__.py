@@ -1,4 +1,4 @@
-"""``python -m verification prove | mutate | coverage | soak | fuzz``."""
+"""``python -m verification prove | mutate | coverage | soak | fuzz | report``."""
 
 import argparse
 import importlib
@@ -16,6 +16,14 @@ def main() -> int:
     verb = verbs.add_parser("fuzz", help="mutated files for every reader")
     verb.add_argument("--count", type=int, default=100_000, help="files")
     verb.add_argument("--case", type=int, help="run this case alone, again")
+    verb = verbs.add_parser("soak", help="random traffic on random decoders")
+    verb.add_argument("--seconds", type=float, default=60, help="how long")
+    verb.add_argument("--seed", type=int, default=0, help="other designs for other seeds")
+    verb.add_argument("--case", help="play this case alone, again, and write waves")
+    verb.add_argument("--without", default="", help="knobs to leave alone in --case")
+    verb = verbs.add_parser("coverage", help="Python branches, Verilog lines and toggles")
+    verb.add_argument("--only", choices=["python", "verilog"], default="", help="one of both")
+    verbs.add_parser("report", help="the tables of the last runs into docs/verification.md")
     options = vars(parser.parse_args())
     module = importlib.import_module(f"verification.{options.pop('verb')}")
     return bool(module.main(**options))

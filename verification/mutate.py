@@ -37,7 +37,8 @@ from lrbi.config import DecoderConfig
 from lrbi.errors import CheckFailedError
 from lrbi.layout import to_number
 from lrbi.rom import mask_image
-from verification.tools import BUILD, abc, run, yosys
+from verification.equivalence import graph_of, seen
+from verification.tools import BUILD, yosys
 
 SEED = 1
 PATIENCE = 600
@@ -131,7 +132,8 @@ def mutate(folder: Path, design: Design, count: int) -> tuple[str, list[Mutation
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "design.v").write_text(design.text)
+    # What the Verilog leaves open is 0, so that simulator and solver see the same mutant.
+    (folder / "design.v").write_text(re.sub(r"'h[xX]+", "'h0", design.text))
     for name, text in design.files.items():
         (folder / name).write_text(text)
     prepare = f"read_verilog design.v\nhierarchy -top {design.name}\nproc\nopt_clean\n"
@@ -227,9 +229,7 @@ def _nearest_names(netlist: Mapping[str, Any]) -> dict[str, str]:
 
 def wrapped(design: Design, netlist: str, width: int) -> str:
     """The mutated netlist under the design's own name and ports."""
-    head = re.search(rf"module {design.name} \(\n(.*?)\n\);", design.text, re.DOTALL)
-    assert head is not None
-    ports = re.findall(r"^  (input|output) (?:wire|reg) (\[\d+:0\] )?(\w+)", head[1], re.MULTILINE)
+    ports = _ports(design)
     declared = ",\n".join(f"  {way} wire {span}{name}" for way, span, name in ports)
     connected = ", ".join(f".{name}({name})" for *_, name in ports)
     return f"""{netlist}
@@ -269,74 +269,41 @@ def bench(design: Design, text: str, number: int) -> str:
 # -- The equivalents
 
 
-def equivalent(folder: Path, design: Design, netlist: str, width: int, number: int) -> str:
-    """``proved`` if a mutation can never be seen from outside; else ``differs``, or ``unknown``.
+def wrapper(design: Design, width: int) -> str:
+    """The mutated netlist as a solver sees it.
 
-    The design and the mutant, both from the same contents, the first clock being one of reset: for
-    all inputs, and resets at any time, they give the same; of a mask beat that is not valid, no
-    matter what.
+    All memories and registers begin with 0, and the first clock is one of reset; what is in a mask
+    beat that is not valid is nobody's business.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in design.files.items():
-        (folder / name).write_text(text)
-    (folder / "mutated.v").write_text(netlist)
-    head = re.search(rf"module {design.name} \(\n(.*?)\n\);", design.text, re.DOTALL)
-    assert head is not None
-    ports = re.findall(r"^  (input|output) (?:wire|reg) (\[\d+:0\] )?(\w+)", head[1], re.MULTILINE)
+    ports = _ports(design)
+    clock, reset = CLOCK_PORTS[design.config.reset]
     inputs = [(span, name) for way, span, name in ports if way == "input"]
     outputs = [(span, name) for way, span, name in ports if way == "output"]
-    reset = CLOCK_PORTS[design.config.reset][1]
-    active = reset if reset == "rst" else f"!{reset}"
-    wires = "".join(f"  wire {span}{name}_{copy};\n" for span, name in outputs for copy in "ab")
-    instances = "".join(
-        f"  mutated {copy} (.mutation({width}'d{number if copy == 'b' else 0}), "
-        + ", ".join(f".{name}({name})" for _, name in inputs)
-        + ", "
-        + ", ".join(f".{name}({name}_{copy})" for _, name in outputs)
-        + ");\n"
-        for copy in "ab"
-    )
-    same = "\n".join(
-        f"    {'if (m_axis_mask_tvalid_a) ' if re.search('mask_t(data|last)', name) else ''}"
-        f"assert ({name}_a == {name}_b);"
+    declared = [f"  input [{width - 1}:0] mutation"]
+    declared += [f"  input {span}{name}" for span, name in inputs]
+    declared += [f"  output {span}seen_{name}" for span, name in outputs]
+    held = f"{reset} || !started" if reset == "rst" else f"{reset} && started"
+    connected = [f".{name}({f'{held}' if name == reset else name})" for _, name in inputs]
+    connected += [f".{name}({name})" for _, name in outputs]
+    shown = {
+        name: "started && m_axis_mask_tvalid" if re.search("mask_t(data|last)", name) else "started"
         for _, name in outputs
-    )
-    (folder / "miter.sv").write_text(
-        "module miter (\n"
-        + ",\n".join(f"  input {span}{name}" for span, name in inputs)
-        + f"\n);\n{wires}{instances}  reg started = 0;\n"
-        + f"  always @(posedge {CLOCK_PORTS[design.config.reset][0]}) started <= 1;\n"
-        + f"  always @* if (!started) assume ({active});\n  always @* if (started) begin\n"
-        + f"{same}\n  end\nendmodule\n"
-    )
-    yosys(
-        folder,
-        """
-read_verilog mutated.v
-read_verilog -formal -sv miter.sv
-prep -flatten -top miter
-memory_map
-async2sync
-setundef -undriven -anyseq
-setundef -zero
-setundef -zero -init
-opt -full
-techmap
-opt -fast
-simplemap
-dffunmap
-aigmap
-opt_clean
-write_aiger -I -B -zinit -no-startoffset miter.aig
-""",
-    )
-    # Registers that are equal in both become one, which mostly is all; the rest is searched.
-    script = "read_aiger miter.aig; fold; strash; orpos; scorr; dc2; scorr; sat; pdr -T 120"
-    said = run(folder, abc(), "-c", script, check=False)
-    if "UNSATISFIABLE" in said or "Property proved" in said:
-        return "proved"
-    found = re.search(r"asserted in frame (\d+)", said)
-    return f"differs in clock {found[1]}" if found else "unknown"
+    }
+    return (
+        "module wrapper (\n" + ",\n".join(declared) + "\n);\n"
+        + "".join(f"  wire {span}{name};\n" for span, name in outputs)
+        + f"  reg started = 0;\n  always @(posedge {clock}) started <= 1;\n"
+        + f"  mutated mutated (.mutation(mutation), {', '.join(connected)});\n"
+        + "".join(f"  assign seen_{name} = {shows} ? {name} : 0;\n" for name, shows in shown.items())
+        + "endmodule\n"
+    )  # fmt: skip
+
+
+def _ports(design: Design) -> list[tuple[str, str, str]]:
+    """Direction, span and name of each port."""
+    head = re.search(rf"module {design.name} \(\n(.*?)\n\);", design.text, re.DOTALL)
+    assert head is not None
+    return re.findall(r"^  (input|output) (?:wire|reg) (\[\d+:0\] )?(\w+)", head[1], re.MULTILINE)
 
 
 # -- All of it
@@ -364,22 +331,17 @@ def measure(
                 tell(f"not caught: {mutation.number} {mutation.mode} near {mutation.near}: "
                      f"{mutation.line}")  # fmt: skip
         alive = [verdict for verdict in verdicts if not verdict.caught_by]
-        places = [folder / f"miter{verdict.mutation.number}" for verdict in alive]
-        said = pool.map(
-            equivalent, places, *(itertools.repeat(each) for each in (design, netlist, width)),
-            [verdict.mutation.number for verdict in alive],
-        )  # fmt: skip
+        graph = graph_of(folder, netlist, wrapper(design, width))
+        places = [folder / f"mutation{verdict.mutation.number}" for verdict in alive]
+        numbers = [verdict.mutation.number for verdict in alive]
+        answers = pool.map(seen, places, itertools.repeat(graph), numbers)
         judged = {}
-        for verdict, words in zip(alive, said, strict=True):
-            proved = {"proved": True, "unknown": None}.get(words, False)
-            judged[verdict.mutation.number] = (proved, words)
-            tell(f"mutation {verdict.mutation.number}: {words}")
-    return [
-        dataclasses.replace(verdict, equivalent=judged[verdict.mutation.number][0],
-                            said=judged[verdict.mutation.number][1])
-        if verdict.mutation.number in judged else verdict
-        for verdict in verdicts
-    ]  # fmt: skip
+        for verdict, (said, own) in zip(alive, answers, strict=True):
+            tell(f"mutation {verdict.mutation.number} is seen: {said} {own}")
+            judged[verdict.mutation.number] = dataclasses.replace(
+                verdict, equivalent={"never": True, "unknown": None}.get(said, False), said=said
+            )
+    return [judged.get(verdict.mutation.number, verdict) for verdict in verdicts]
 
 
 def main(count: int = 300) -> int:

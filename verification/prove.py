@@ -1,7 +1,6 @@
 """The formal proofs, each with its cover and the planted faults that it must catch."""
 
 import dataclasses
-import json
 import re
 import shutil
 import time
@@ -17,11 +16,11 @@ from lrbi.hw.emit import verilog
 from lrbi.hw.rom import RomPlayer
 from planting import OR_FOR_AND, OR_FOR_AND_IN_STAGE_0, READY_IGNORED, VALID_STUCK, planted
 from rich.console import Console
-from rich.table import Table
 
 from lrbi.config import DecoderConfig
 from verification.columns import unlike_columns
 from verification.probes import decoder_constants, decoder_probes, header, probed
+from verification.report import described, markdown, write
 from verification.tools import BUILD, FORMAL, sby
 
 DEPTH = 12
@@ -211,16 +210,6 @@ COLUMN_FAULTS: dict[str, list[Change]] = {
         "array", "m.d.sync += after.eq(Cat(sums))", "m.d.sync += after.eq(Cat(sums) | partial << 1)"
     )],
 }  # fmt: skip
-
-
-def described(config: DecoderConfig) -> str:
-    """A configuration in a few words."""
-    parts = [f"k={config.rank} d={config.stage_ranks}"]
-    parts += [f"C={config.tile_cols}"] if config.tile_cols > 1 else []
-    parts += [f"lanes={config.lanes}"] if config.lanes > 1 else []
-    parts += [f"iz_rows={config.iz_rows}"] if config.iz_rows > 1 else []
-    parts += ["block"] if config.memory == "block" else []
-    return " ".join(parts)
 
 
 # -- What the tools are given
@@ -437,16 +426,38 @@ def main(only: str = "") -> int:
 
     chosen = [job for job in jobs() if re.search(only, job.name)]
     results = run_jobs(chosen, BUILD / "prove", tell=tell)
-    table = Table("kind", "what", "design", "engine", "reach", "said", "s")
-    for result in results:
-        table.add_row(
-            result.kind, result.what, result.design, result.engine, result.reach, result.said,
-            f"{result.seconds:.1f}",
-        )  # fmt: skip
-    console.print(table)
+    tables = [
+        markdown(titles, _grouped([result for result in results if result.kind == kind]))
+        for kind, titles in _TITLES.items()
+        if any(result.kind == kind for result in results)
+    ]
+    console.print("\n\n".join(tables), markup=False, highlight=False, soft_wrap=True)
     failed = [result for result in results if not result.passed]
-    console.print(f"{len(results) - len(failed)} of {len(results)} as they must be, "
-                  f"{time.monotonic() - start:.0f} s")  # fmt: skip
-    report = BUILD / "prove.json"
-    report.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=2))
+    seconds = time.monotonic() - start
+    console.print(f"{len(results) - len(failed)} of {len(results)} as they must be, {seconds:.0f} s")
+    if not only:
+        figures = {
+            "seconds": round(seconds), "results": [dataclasses.asdict(result) for result in results]
+        }  # fmt: skip
+        write("prove", figures, "\n\n".join(tables))
     return len(failed)
+
+
+_TITLES = {
+    "proof": ["proof", "designs", "engine", "reach", "result"],
+    "cover": ["cover", "designs", "engine", "within", "result"],
+    "planted fault": ["planted fault", "design", "engine", "within", "what failed"],
+}
+
+
+def _grouped(results: Sequence[Result]) -> list[list[str]]:
+    """A row for each thing that was to be shown, with all designs it was shown for."""
+    rows = []
+    for what in dict.fromkeys(result.what for result in results):
+        of = [result for result in results if result.what == what]
+        said = "; ".join(dict.fromkeys(each.said for each in of if each.said))
+        if not all(each.passed for each in of):
+            said = f"FAILED: {said}"
+        designs = "; ".join(dict.fromkeys(each.design for each in of))
+        rows.append([what, designs, of[0].engine, of[0].reach, said or "proved"])
+    return rows

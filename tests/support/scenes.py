@@ -103,6 +103,8 @@ def rom_scenes(config, tiles, masks, seed=0):
     for number, clock in enumerate(rng.integers(1, 90, 10)):
         stalls = Stalls(mask=0.5 * (number % 2), seed=number)
         scenes[f"reset {clock} {number}"] = scene([whole], stalls=stalls, reset_at=int(clock))
+    for clock in (5, 6):  # an error is up in every other clock
+        scenes[f"reset with an error {clock}"] = scene([(tiles, 1)] * 4 + [whole], reset_at=clock)
     return scenes
 
 
