@@ -58,13 +58,15 @@ class Monitor:
 
     After reset the control outputs are known, and so are the bits of a mask beat; a beat that is
     offered stays as it is until it is taken; and one is taken at least every ``patience`` clocks.
-    Beside that it counts how many I_p beats are on their way, where there is such a port.
+    Where there is an I_p port, it counts how many beats are on their way, and ``error`` stays up
+    until reset.
     """
 
     def __init__(self, clocked: Clocked, patience: int) -> None:
         self._clocked, self._patience = clocked, patience
         self.beats = 0
         self.most_under_way = 0
+        self.errors: list[bool] = []  # at the first beat of each frame
         self.problem = ""
 
     async def run(self) -> None:
@@ -80,6 +82,7 @@ class Monitor:
         streams = hasattr(dut, "s_axis_ip_tvalid")
         under_way = 0
         held, idle = None, 0
+        first, raised = True, False  # the next beat is a frame's first; error was high
         four_valued = cocotb.SIM_NAME.startswith("Icarus")  # in others nothing can be unknown
         while not self.problem:
             await edge
@@ -93,6 +96,9 @@ class Monitor:
                     self._broken("a control output is unknown")
                 if offered and not (data.value.is_resolvable and last.value.is_resolvable):
                     self._broken("a mask beat has unknown bits")
+            if raised and streams and not error.value:
+                self._broken("error fell without a reset")
+            raised = bool(error.value)
             if offered:
                 taken = ready.value
                 if held is not None and (data.value, last.value) != held:
@@ -100,6 +106,9 @@ class Monitor:
                 held = None if taken else (data.value, last.value)
                 if taken:
                     self.beats += 1
+                    if first:
+                        self.errors.append(raised)
+                    first = bool(last.value)
                     under_way -= 1
                     idle = 0
             elif held is not None:
@@ -133,6 +142,9 @@ class StreamDriver:
             source.pause = False
             for frame in getattr(scene, port):
                 source.send_nowait(frame)
+
+    def let_go(self) -> None:
+        """What is offered stays: the reset ends it."""
 
     def tasks(self) -> list[Any]:
         """What runs in a scene."""
@@ -173,13 +185,16 @@ class RomDriver:
         self._ranges: list[tuple[int, int]] = []
         self._tiles: int | None = None
         self.problem = ""
-        clocked.dut.start.value = 0
+        self.let_go()
 
     def begin(self, scene: Scene) -> None:
         """Take the scene's ranges."""
         self._ranges = list(scene.ranges)
         self._tiles = scene.tiles
         self.problem = ""
+
+    def let_go(self) -> None:
+        """Hold out no start: a reset must do without."""
         self._clocked.dut.start.value = 0
 
     def tasks(self) -> list[Any]:
@@ -262,7 +277,6 @@ class Bench:
         outcome = scoreboard.outcome
         taken = 0  # beats of whole frames
         wanted = sum(map(len, scene.mask))
-        error = self._clocked.dut.error
         # A frame may never end: beats too many end the scene as well.
         while not (scoreboard.drained or monitor.problem or monitor.beats > wanted):
             await Timer(16 * PERIOD, unit="ns")
@@ -271,7 +285,9 @@ class Bench:
                 frame = self._sink.recv_nowait(compact=False)
                 first, last = frame.sim_time_start / 1000, frame.sim_time_end / 1000  # ps to ns
                 span = (self._clocked.number(first), self._clocked.number(last))
-                scoreboard.frame(frame.tdata, span, bool(error.value))
+                number = len(outcome.spans)
+                raised = number < len(monitor.errors) and monitor.errors[number]
+                scoreboard.frame(frame.tdata, span, raised)
                 taken += len(frame.tdata)
                 report(len(frame.tdata))
         await Timer(40 * PERIOD, unit="ns")  # a beat too many would come now, and done
@@ -288,6 +304,7 @@ class Bench:
 
     async def _begin(self, scene: Scene) -> tuple[list[Any], Monitor]:
         """Reset, and let a scene begin."""
+        self._driver.let_go()
         await self._clocked.hold_reset()  # first, or the sources would set out at once
         self._sink.clear()
         self._sink.set_pause_generator(scene.stalls.pattern("mask"))

@@ -84,7 +84,7 @@ class _Sink:
         """Look at the port at the end of a clock; ``moved`` if anything passed at another port."""
         run = self.run
         if self._held is not None and (not valid or (data, last) != self._held):
-            self._stop("an offered mask beat changed before it was taken")
+            self.stop("an offered mask beat changed before it was taken")
         self._held = (data, last) if valid and not ready else None
         self._idle = 0 if moved or (valid and ready) else self._idle + 1
         if valid and ready:
@@ -96,10 +96,11 @@ class _Sink:
                 self._progress(len(self._words))
                 self._words = []
         if self._idle > self._patience:
-            self._stop(f"nothing moved for {self._patience} clocks")
+            self.stop(f"nothing moved for {self._patience} clocks")
         run.end += 1
 
-    def _stop(self, what: str) -> None:
+    def stop(self, what: str) -> None:
+        """Give up."""
         raise StoppedError(what, self.run, len(self._words))
 
 
@@ -280,7 +281,7 @@ def play_scene(
         for frame in run.frames:
             at = [next(clocks) for _ in frame]
             raised = [next(errors) for _ in frame]
-            scoreboard.frame(frame, (start + at[0], start + at[-1]), raised[-1])
+            scoreboard.frame(frame, (start + at[0], start + at[-1]), raised[0])
         start += run.end
         outcome.most_under_way = max(outcome.most_under_way, run.most_under_way)
     if roms is not None and not outcome.stopped:
@@ -347,6 +348,7 @@ async def _drive(
     sent = [0] * len(sources)
     mask, run = dut.m_axis_mask, sink.run
     error = getattr(dut, "error", Const(0))
+    was_raised = 0
     while (beats is None or len(run.clocks) < beats) and (clocks is None or run.end < clocks):
         for index, (port, queue, share) in enumerate(sources):
             if not offered[index] and sent[index] < len(queue) and chance.random() >= share:
@@ -370,6 +372,9 @@ async def _drive(
                 sent[index] += 1
                 moved = True
         sink.sample(valid=valid, ready=ready, data=data, last=last, error=raised, moved=moved)
+        if was_raised and not raised:
+            sink.stop("error fell without a reset")
+        was_raised = raised
         # Of the stream decoder, where each I_p beat, those of the last input, makes a mask beat.
         run.most_under_way = max(run.most_under_way, sent[-1] - len(run.clocks))
 

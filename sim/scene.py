@@ -101,7 +101,7 @@ class Outcome:
     """The clocks of the first and the last beat of each frame; 0 is when the first beat was taken
     from the sources, or that of the start."""
     errors: list[bool] = field(default_factory=list)
-    """The output ``error`` at the end of each frame."""
+    """The output ``error`` at the first beat of each frame."""
     most_under_way: int = 0
     """The most I_p beats taken whose mask beats were not out; not of a ROM decoder."""
     stopped: str = ""

@@ -27,6 +27,7 @@ SIMULATORS = ("verilator", "icarus")
 KEPT_BUILDS = 32
 _SILENCE = 120  # seconds without a sign of life after which a simulator is ended
 _ABANDONED = 86400  # seconds after which an unfinished build is nobody's
+_COUNTING = ["--coverage-line", "--coverage-toggle", "--coverage-max-width", "65536"]
 _TIMESCALE = ("1ns", "1ps")
 
 
@@ -68,6 +69,7 @@ def play(
     *,
     files: Mapping[str, str] | None = None,
     waves: Path | None = None,
+    coverage: Path | None = None,
     building: Callable[[bool], None] = lambda fresh: None,
     ready: Callable[[], None] = lambda: None,
     progress: Callable[[int], None] = lambda beats: None,
@@ -75,14 +77,15 @@ def play(
     """Play scenes on a Verilog ``module`` in one simulation.
 
     ``files`` are put where the simulation runs: ROM images. ``waves`` is an .fst or .vcd file to
-    write. ``building`` is told whether there is something to build, ``ready`` called when it is,
-    ``progress`` told how many mask beats have been compared.
+    write, ``coverage`` one for the lines and toggles that Verilator counts. ``building`` is told
+    whether there is something to build, ``ready`` called when it is, ``progress`` told how many
+    mask beats have been compared.
     """
     kind = waves.suffix.removeprefix(".") if waves else ""
     if problem := missing(simulator, kind):
         raise MissingToolError(problem)
     runner = _runner(simulator)
-    build = _build(runner, simulator, module, text, kind, building)
+    build = _build(runner, simulator, module, text, kind, building, counting=coverage is not None)
     ready()
     with tempfile.TemporaryDirectory(prefix="lrbi-") as name:
         folder = Path(name)
@@ -126,7 +129,9 @@ def play(
         except (SystemExit, RuntimeError) as error:  # cocotb's ways to say that a test failed
             ended = str(error)
         if waves:
-            _keep_waves(folder / f"waves.{kind}", waves)
+            _keep(folder / f"waves.{kind}", waves)
+        if coverage:
+            _keep(folder / "coverage.dat", coverage)
         if not (folder / "result.json").exists():
             raise CheckFailedError(
                 f"{simulator.capitalize()} ended without a result: {ended or _last_line(log)}"
@@ -135,11 +140,11 @@ def play(
     return [Outcome.from_json(each) for each in fields]
 
 
-def _keep_waves(made: Path, waves: Path) -> None:
+def _keep(made: Path, target: Path) -> None:
     from lrbi.atomic import replacing
 
     if made.exists():
-        with replacing(waves) as temporary:
+        with replacing(target) as temporary:
             shutil.copyfile(made, temporary)
 
 
@@ -192,6 +197,8 @@ def _build(
     text: str,
     waves: str,
     building: Callable[[bool], None],
+    *,
+    counting: bool = False,
 ) -> Path:
     """The folder of a built design; of the same text, tools and options, the same one."""
     arguments: list[str] = []
@@ -200,6 +207,7 @@ def _build(
         arguments = ["-O3", "-Wno-fatal", "-Wno-lint", "--output-split", "0"]
         arguments += ["--x-assign", "unique", "--x-initial", "unique"]
         arguments += ["--trace-fst"] if waves == "fst" else []
+        arguments += _COUNTING if counting else []
         tool = version("verilator")
     else:
         tool = subprocess.run(["iverilog", "-V"], capture_output=True, text=True).stdout

@@ -13,6 +13,7 @@ def main() -> int:
     verb.add_argument("--only", default="", help="jobs whose name matches this pattern")
     verb = verbs.add_parser("mutate", help="the mutation score of the benches")
     verb.add_argument("--count", type=int, default=300, help="mutations, on both tops together")
+    verb.add_argument("--seed", type=int, default=1, help="other mutations for other seeds")
     verb = verbs.add_parser("fuzz", help="mutated files for every reader")
     verb.add_argument("--count", type=int, default=100_000, help="files")
     verb.add_argument("--case", type=int, help="run this case alone, again")

@@ -52,6 +52,7 @@ opt -fast
 simplemap
 dffunmap
 aigmap
+setundef -zero
 opt_clean
 write_aiger -ascii -symbols -zinit -no-startoffset design.aag
 """,

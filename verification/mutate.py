@@ -29,7 +29,6 @@ from lrbi.sim.scene import Scene
 from lrbi.sim.verilog import play
 from planting import planted
 from rich.console import Console
-from rich.table import Table
 from scenes import check, rom_scenes, stream_scenes
 
 from lrbi import CompressConfig, compress
@@ -38,9 +37,9 @@ from lrbi.errors import CheckFailedError
 from lrbi.layout import to_number
 from lrbi.rom import mask_image
 from verification.equivalence import graph_of, seen
+from verification.report import markdown, write
 from verification.tools import BUILD, yosys
 
-SEED = 1
 PATIENCE = 600
 """Clocks without a mask beat after which a mutant counts as hung; the scenes need far fewer."""
 
@@ -125,7 +124,9 @@ def rom_design() -> Design:
 # -- The mutations
 
 
-def mutate(folder: Path, design: Design, count: int) -> tuple[str, list[Mutation]]:
+def mutate(
+    folder: Path, design: Design, count: int, seed: int = 1
+) -> tuple[str, list[Mutation]]:
     """A netlist with ``count`` mutations, drawn evenly from the areas; and what they are.
 
     Its module is ``mutated``, its input ``mutation`` selects one; 0 selects none.
@@ -137,7 +138,7 @@ def mutate(folder: Path, design: Design, count: int) -> tuple[str, list[Mutation
     for name, text in design.files.items():
         (folder / name).write_text(text)
     prepare = f"read_verilog design.v\nhierarchy -top {design.name}\nproc\nopt_clean\n"
-    yosys(folder, f"{prepare}mutate -list 4000 -seed {SEED} -o list.txt\nwrite_json design.json\n")
+    yosys(folder, f"{prepare}mutate -list 4000 -seed {seed} -o list.txt\nwrite_json design.json\n")
     netlist = json.loads((folder / "design.json").read_text())["modules"][design.name]
     commands = (folder / "list.txt").read_text().splitlines()
     nearest = _nearest_names(netlist)
@@ -310,11 +311,11 @@ def _ports(design: Design) -> list[tuple[str, str, str]]:
 
 
 def measure(
-    design: Design, count: int, folder: Path, *, workers: int = 2,
+    design: Design, count: int, folder: Path, *, seed: int = 1, workers: int = 2,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Verdict]:  # fmt: skip
     """Mutate a design, and have the bench judge every mutant."""
-    netlist, mutations = mutate(folder, design, count)
+    netlist, mutations = mutate(folder, design, count, seed)
     width = len(mutations).bit_length()
     text = wrapped(design, netlist, width)
     start = time.monotonic()
@@ -344,37 +345,45 @@ def measure(
     return [judged.get(verdict.mutation.number, verdict) for verdict in verdicts]
 
 
-def main(count: int = 300) -> int:
+def main(count: int = 300, seed: int = 1) -> int:
     """Measure both designs; the number of mutants that a test is missing for."""
     console = Console(width=150)
     os.environ["LRBI_CACHE_DIR"] = str((BUILD / "cache").resolve())
     start = time.monotonic()
 
     def tell(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     designs = [(stream_design(), count - count // 3), (rom_design(), count // 3)]
     verdicts = [
         verdict
         for design, share in designs
-        for verdict in measure(design, share, BUILD / "mutate" / design.name, tell=tell)
+        for verdict in measure(design, share, BUILD / "mutate" / design.name, seed=seed, tell=tell)
     ]
-    table = Table("area", "mutations", "equivalent", "caught", "survivors", "score")
     survivors = [each for each in verdicts if not each.caught_by and each.equivalent is not True]
+    rows = []
     for area in [*dict.fromkeys(each.mutation.area for each in verdicts), "all"]:
         of = [each for each in verdicts if area in (each.mutation.area, "all")]
         same = sum(each.equivalent is True for each in of)
         caught = sum(bool(each.caught_by) for each in of)
-        table.add_row(area, str(len(of)), str(same), str(caught), str(len(of) - same - caught),
-                      f"{caught / (len(of) - same):.1%}")  # fmt: skip
-    console.print(table)
+        rows.append([area, len(of), same, caught, len(of) - same - caught,
+                     f"{caught / max(1, len(of) - same):.1%}"])  # fmt: skip
+    titles = ["area", "mutations", "never seen, proved", "caught", "survivors", "score"]
+    tables = [markdown(titles, rows)]
+    quiet = [each for each in verdicts if not each.caught_by]
+    if quiet:
+        titles = ["not caught", "area", "what", "line", "can be seen"]
+        tables.append(markdown(titles, [
+            [each.mutation.number, each.mutation.area, f"{each.mutation.mode} near "
+             f"{each.mutation.near}", f"`{each.mutation.line}`".replace("|", "\\|"), each.said] for each in quiet
+        ]))  # fmt: skip
+    tell("\n\n".join(tables))
     for verdict in survivors:
-        mutation = verdict.mutation
-        tell(f"survivor {mutation.number} ({verdict.said}): {mutation.mode} in {mutation.area}, "
-             f"near {mutation.near}: {mutation.line}\n  {mutation.command}")  # fmt: skip
+        tell(f"survivor {verdict.mutation.number}: {verdict.said}\n  {verdict.mutation.command}")
     by_scene = Counter(each.caught_by.splitlines()[0] for each in verdicts if each.caught_by)
     tell("caught first by: " + ", ".join(f"{name} {n}" for name, n in by_scene.most_common(12)))
-    tell(f"{time.monotonic() - start:.0f} s, seed {SEED}")
-    report = BUILD / "mutate.json"
-    report.write_text(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
+    seconds = round(time.monotonic() - start)
+    tell(f"{seconds} s, seed {seed}")
+    figures = {"seconds": seconds, "seed": seed, "verdicts": [dataclasses.asdict(each) for each in verdicts]}
+    write("mutate", figures, "\n\n".join(tables))
     return len(survivors)

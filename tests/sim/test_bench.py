@@ -152,6 +152,31 @@ class TestFaults:
         ])  # fmt: skip
         assert first.stopped == second.stopped == "more mask beats came than there must be"
 
+    FLICKER = (("decoder", "self.error.eq(1)", "self.error.eq(~self.error)"),)
+
+    def test_an_error_that_falls(self):
+        make = Tiles(self.SMALL, 6)
+        scene = make.scene([make.tile(9), make.tile(extra=2), make.tile(9)])
+        decoder = planted(self.FLICKER)[0]
+        text = verilog(decoder(config=self.SMALL), name="lrbi_decoder", reset="rst", command="")
+        (outcome,) = play(VERILOG[-1], "lrbi_decoder", text, [scene])
+        assert outcome.stopped.startswith("error fell without a reset")
+        with pytest.raises(pysim.StoppedError, match="error fell without a reset"):
+            pysim.decode_frames(self.SMALL, scene.iz, scene.ip, decoder=decoder)
+
+    def test_an_error_that_outlives_the_reset(self, rom_layer):
+        files = rom_decoder_files(rom_layer, ROM, source=("a.lrbi", "a"), stem="a")
+        text, count = re.subn(r"\| \{ rst, sampled \}", "sampled", files["lrbi_rom_decoder.v"])
+        assert count == 1
+        tiles = len(rom_layer.tiles)
+        masks = [to_words(_whole(rom_layer, 0), ROM.lanes)]
+        scenes = [
+            Scene(mask=masks, ranges=[(tiles, 1)] * 4 + [(0, 1)], tiles=tiles, reset_at=clock)
+            for clock in (5, 6)
+        ]
+        outcomes = play(VERILOG[-1], "lrbi_rom_decoder", text, scenes, files=files)
+        assert "error was high after reset" in [outcome.stopped for outcome in outcomes]
+
     def test_unknown_control(self):
         """Icarus alone has unknown values; in Verilator the state is random."""
         if not ICARUS:

@@ -93,6 +93,7 @@ def rom_scenes(config, tiles, masks, seed=0):
     scenes = {
         "whole": scene([whole]),
         "one by one": scene([(tile, 1) for tile in range(tiles)]),
+        "every count": scene([(tiles - count, count) for count in range(1, tiles + 1)]),
         "beyond the last": scene(
             [(tiles, 1), (0, 1), (tiles - 1, 2), (1, tiles), (1, 1), (0, tiles), (tiles, tiles)]
         ),
