@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench bench-hw docs clean prove
+.PHONY: help demo test test-torch lint format bench bench-hw docs clean prove mutate coverage soak fuzz
 
 help:
 	@echo "make demo        set up, then run the whole flow on a built-in layer"
@@ -16,6 +16,10 @@ help:
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
 	@echo "make bench-hw    all decoders side by side on an FPGA, and a sweep, into docs/: hours (DATA=DIR too)"
 	@echo "make prove       the formal proofs, each with its cover and its planted faults"
+	@echo "make mutate      the mutation score of the benches, and what they did not catch"
+	@echo "make coverage    Python branches by the tests, Verilog lines and toggles by the benches"
+	@echo "make soak        random traffic on random decoders, for SECONDS=60 (SEED=0)"
+	@echo "make fuzz        100,000 mutated files for the readers"
 	@echo "make docs        the waveform of docs/decoder.md"
 	@echo "make clean       remove .venv and build"
 
@@ -48,11 +52,21 @@ bench: .venv/installed-bench
 bench-hw: .venv/installed-bench
 	$(BIN)/python -m benchmarks.hardware $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.sweep
+
 # The faults that are planted are the tests'.
 VERIFY := PYTHONPATH=tests/support $(BIN)/python -m verification
 
-prove: .venv/installed-verify
-	$(VERIFY) prove
+SECONDS ?= 60
+SEED ?= 0
+
+prove mutate fuzz: .venv/installed-verify
+	$(VERIFY) $@
+
+coverage: .venv/installed-test .venv/installed-verify
+	$(VERIFY) coverage
+
+soak: .venv/installed-verify
+	$(VERIFY) soak --seconds $(SECONDS) --seed $(SEED)
 
 # The picture in docs/decoder.md; a test holds it to what the decoder does.
 docs: .venv/installed-docs

@@ -42,10 +42,10 @@ class Clocked:
         """The number of the clock that ended at a time, in ns; now, if none is given."""
         return round(((get_sim_time("ns") if when is None else when) - self.zero) / PERIOD)
 
-    async def hold_reset(self) -> None:
-        """Assert the reset, for a few clocks at least."""
+    async def hold_reset(self, clocks: int) -> None:
+        """Assert the reset, for so many clocks at least."""
         self.reset.value = int(self.active_level)
-        for _ in range(3):
+        for _ in range(clocks):
             await self.edge
 
     def release_reset(self) -> None:
@@ -58,12 +58,13 @@ class Monitor:
 
     After reset the control outputs are known, and so are the bits of a mask beat; a beat that is
     offered stays as it is until it is taken; and one is taken at least every ``patience`` clocks.
-    Where there is an I_p port, it counts how many beats are on their way, and ``error`` stays up
-    until reset.
+    Where there are factor ports, it counts how many beats are on their way, and none of them comes
+    later than ``latency``; I_p waits for its I_z; one I_z frame is taken ahead, and no more; and
+    ``error`` stays up until reset.
     """
 
-    def __init__(self, clocked: Clocked, patience: int) -> None:
-        self._clocked, self._patience = clocked, patience
+    def __init__(self, clocked: Clocked, patience: int, latency: int | None) -> None:
+        self._clocked, self._patience, self._latency = clocked, patience, latency
         self.beats = 0
         self.most_under_way = 0
         self.errors: list[bool] = []  # at the first beat of each frame
@@ -80,16 +81,29 @@ class Monitor:
             if hasattr(dut, name)
         ]
         streams = hasattr(dut, "s_axis_ip_tvalid")
-        under_way = 0
+        under_way = late = 0
+        frames = 0  # I_z frames that are complete, and whose I_p is not
         held, idle = None, 0
         first, raised = True, False  # the next beat is a frame's first; error was high
         four_valued = cocotb.SIM_NAME.startswith("Icarus")  # in others nothing can be unknown
         while not self.problem:
             await edge
             idle += 1
-            if streams and dut.s_axis_ip_tready.value and dut.s_axis_ip_tvalid.value:
-                under_way += 1
             offered = valid.value
+            late = late + 1 if under_way > 0 and not offered else 0
+            if self._latency is not None and late > self._latency:
+                self._broken("a mask beat is late")
+            if streams:
+                iz_ready, ip_ready = dut.s_axis_iz_tready.value, dut.s_axis_ip_tready.value
+                if ip_ready and not frames:
+                    self._broken("I_p is taken before its I_z")
+                if iz_ready and frames == 2:
+                    self._broken("a second I_z frame is taken ahead")
+                if ip_ready and dut.s_axis_ip_tvalid.value:
+                    under_way += 1
+                    frames -= bool(dut.s_axis_ip_tlast.value)
+                if iz_ready and dut.s_axis_iz_tvalid.value:
+                    frames += bool(dut.s_axis_iz_tlast.value)
             if four_valued:
                 known = offered.is_resolvable and error.value.is_resolvable
                 if not known or not all(each.value.is_resolvable for each in controls):
@@ -305,13 +319,15 @@ class Bench:
     async def _begin(self, scene: Scene) -> tuple[list[Any], Monitor]:
         """Reset, and let a scene begin."""
         self._driver.let_go()
-        await self._clocked.hold_reset()  # first, or the sources would set out at once
+        await self._clocked.hold_reset(
+            scene.reset_clocks
+        )  # first, or the sources would set out at once
         self._sink.clear()
         self._sink.set_pause_generator(scene.stalls.pattern("mask"))
         self._sink.pause = False
         self._driver.begin(scene)
         self._clocked.release_reset()
-        monitor = Monitor(self._clocked, scene.patience)
+        monitor = Monitor(self._clocked, scene.patience, scene.latency)
         return [cocotb.start_soon(each) for each in (*self._driver.tasks(), monitor.run())], monitor
 
 

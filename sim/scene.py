@@ -51,6 +51,11 @@ class Scene:
     """How the ports hold back."""
     reset_at: int | None = None
     """Run for so many clocks, reset, and begin anew."""
+    reset_clocks: int = 3
+    """How long a reset lasts."""
+    latency: int | None = None
+    """Clocks in which a mask beat is offered, at most, while one is on its way and the port empty;
+    None where it is not to be looked at."""
     patience: int = PATIENCE
     """Clocks without a mask beat after which the design counts as hung."""
 

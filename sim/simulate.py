@@ -392,7 +392,7 @@ def _stream_scene(
         iz.append(to_words(col_factors[tile, :ranks], config.iz_rows))
         ip.append(to_words(row_factors[tile, :rows], config.lanes))
         mask.append(_expected(layer, tile, rows, config))
-    return _scene(request, mask=mask, iz=iz, ip=ip)
+    return _scene(request, mask=mask, iz=iz, ip=ip, latency=config.latency)
 
 
 def _rom_scene(layer: CompressedLayer, config: DecoderConfig, request: Request) -> Scene:

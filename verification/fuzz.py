@@ -33,7 +33,7 @@ from lrbi.errors import LrbiError
 from lrbi.layer import CompressedLayer
 from lrbi.rom import rom_images
 from lrbi.romfiles import FORMATS
-from verification.tools import BUILD
+from verification.report import markdown, write
 
 SECONDS = 10
 """That a case may take; all but none take milliseconds."""
@@ -362,7 +362,6 @@ def run_cases(numbers: range) -> list[Case]:
 
 def main(count: int = 100_000, case: int | None = None) -> int:
     """Run the first ``count`` cases, or one again; the number of those that fail."""
-    BUILD.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     if case is not None:
         (found,) = run_cases(range(case, case + 1))
@@ -386,8 +385,13 @@ def main(count: int = 100_000, case: int | None = None) -> int:
         target: {result: counts[target, result] for result in ("refused", "taken", "failed")}
         for target in TARGETS
     }
-    for target, results in report.items():
-        print(f"{target:20} " + "  ".join(f"{name} {n:6}" for name, n in results.items()))
-    print(f"{count} files, {len(failures)} failures, {time.monotonic() - start:.0f} s")
-    (BUILD / "fuzz.json").write_text(json.dumps(report, indent=2))
+    table = markdown(
+        ["file", "refused", "taken", "failures"],
+        [[target, *(f"{number:,}" for number in results.values())]
+         for target, results in report.items()],
+    )  # fmt: skip
+    print(table)
+    seconds = round(time.monotonic() - start)
+    print(f"{count} files, {len(failures)} failures, {seconds} s")
+    write("fuzz", {"files": count, "seconds": seconds, "targets": report}, table)
     return len(failures)

@@ -434,7 +434,9 @@ def main(only: str = "") -> int:
     console.print("\n\n".join(tables), markup=False, highlight=False, soft_wrap=True)
     failed = [result for result in results if not result.passed]
     seconds = time.monotonic() - start
-    console.print(f"{len(results) - len(failed)} of {len(results)} as they must be, {seconds:.0f} s")
+    console.print(
+        f"{len(results) - len(failed)} of {len(results)} as they must be, {seconds:.0f} s"
+    )
     if not only:
         figures = {
             "seconds": round(seconds), "results": [dataclasses.asdict(result) for result in results]

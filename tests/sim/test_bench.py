@@ -46,7 +46,7 @@ def test_stream_decoder(simulator):
 
 @pytest.fixture(scope="module")
 def rom_layer():
-    weights = np.random.default_rng(2).standard_normal((25, 30))
+    weights = np.random.default_rng(2).standard_normal((41, 30))
     return compress(weights, CompressConfig(sparsity=0.7, rank=5, tile=(9, 13)))
 
 
@@ -132,8 +132,9 @@ class TestFaults:
         assert first.wrong_beats > 10 or first.stopped.startswith("a mask beat has unknown bits")
 
     def test_valid_never_raised(self):
-        first, second = self.outcomes(VALID_STUCK)
+        first, second = self.outcomes(VALID_STUCK, latency=None)
         assert first.stopped == "no mask beat came for 500 clocks"
+        assert second.stopped.startswith("a mask beat is late, clock")
         assert (first.stopped_at, second.stopped_at) == ((0, 0), (0, 0))
 
     def test_row_dropped_under_back_pressure(self):
@@ -141,6 +142,17 @@ class TestFaults:
         assert first.clean
         assert re.match(r"an offered mask beat (changed before it was taken|was taken back)",
                         second.stopped)  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (("ip_ready.eq(playing_next & room)", "ip_ready.eq(room)"), "I_p is taken before its"),
+            (("iz_ready.eq(~complete | step)", "iz_ready.eq(1)"), "a second I_z frame is taken"),
+        ],
+    )
+    def test_frames_taken_too_early(self, change, said):
+        first, _ = self.outcomes([("decoder", *change)])
+        assert first.stopped.startswith(said)
 
     def test_beats_without_end(self):
         """Frames that never end, of a decoder that is never empty."""
@@ -260,7 +272,7 @@ def test_scoreboard_counts_and_locates():
 def test_scenes_survive_json_whatever_the_width():
     scene = Scene(
         mask=[[1 << 70_000]], iz=[[3]], ip=[[5]], ranges=[(1, 2)], stalls=Stalls(0.1, 0.2, 0.3, 4),
-        reset_at=3, patience=7,
+        reset_at=3, reset_clocks=2, latency=5, patience=7,
     )  # fmt: skip
     assert Scene.from_json(json.loads(json.dumps(scene.to_json()))) == scene
 

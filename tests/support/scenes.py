@@ -36,7 +36,7 @@ class Tiles:
 
     def scene(self, tiles, **options):
         iz, ip, mask = map(list, zip(*tiles, strict=True))
-        return Scene(iz=iz, ip=ip, mask=mask, **options)
+        return Scene(iz=iz, ip=ip, mask=mask, **({"latency": self.config.latency} | options))
 
     def random(self, count, **options):
         return self.scene([self.tile() for _ in range(count)], **options)
@@ -70,7 +70,7 @@ def stream_scenes(config, seed=0, tiles=150):
     for number, clock in enumerate(make.rng.integers(0, 80, 12)):
         stalls = Stalls(0.2, 0.2, 0.6, number) if number % 2 else Stalls()
         scenes[f"reset_mid_tile {clock} {number}"] = make.random(
-            8, stalls=stalls, reset_at=int(clock)
+            8, stalls=stalls, reset_at=int(clock), reset_clocks=1 + number % 3
         )
     scenes["drowsy_sink"] = make.scene([make.tile(60)], stalls=Stalls(mask=0.97, seed=seed))
     for extra in (1, 4):
@@ -103,7 +103,9 @@ def rom_scenes(config, tiles, masks, seed=0):
         scenes[f"stall {rate}"] = scene([whole, (1, 1)], stalls=Stalls(mask=rate, seed=seed))
     for number, clock in enumerate(rng.integers(1, 90, 10)):
         stalls = Stalls(mask=0.5 * (number % 2), seed=number)
-        scenes[f"reset {clock} {number}"] = scene([whole], stalls=stalls, reset_at=int(clock))
+        scenes[f"reset {clock} {number}"] = scene(
+            [whole], stalls=stalls, reset_at=int(clock), reset_clocks=1 + number % 3
+        )
     for clock in (5, 6):  # an error is up in every other clock
         scenes[f"reset with an error {clock}"] = scene([(tiles, 1)] * 4 + [whole], reset_at=clock)
     return scenes

@@ -118,7 +118,8 @@ module stream (
     end
   wire due = watching && ahead == 0 && mask_valid;
 
-  // The mask port a clock before, and clocks in which nothing moved though nobody held back.
+  // The mask port a clock before; clocks in which it had nothing to offer though beats were on their
+  // way; and those in which nothing moved though nobody held back.
   reg refused, refused_last;
   reg [LANES-1:0] refused_bits;
   reg [7:0] quiet, idle;
@@ -126,7 +127,7 @@ module stream (
     refused <= mask_valid && !mask_ready && !rst;
     refused_last <= mask_last;
     refused_bits <= mask_data;
-    quiet <= rst || !mask_ready || mask_valid || flying == 0 ? 0 : quiet + 1;
+    quiet <= rst || mask_valid || flying == 0 ? 0 : quiet + 1;
     idle <= rst || !iz_valid || !ip_valid || !mask_ready || iz_ready || ip_ready || mask_valid
       ? 0 : idle + 1;
   end
@@ -140,7 +141,7 @@ module stream (
     if (mask_valid) doubled: assert (flying != 0);
     if (ip_ready) early: assert (frames != 0);  // I_p waits for its I_z
     if (frames == 2) one_ahead: assert (!iz_ready);
-    lost: assert (quiet <= STAGES + 4);  // a beat comes out in so many clocks, if it is let
+    lost: assert (quiet <= STAGES + 4);  // the next beat is offered in so many clocks
     hung: assert (idle <= STAGES + 4);  // something moves, if all sides are willing
     // (c) what is offered stays as it is until it is taken
     if (refused) dropped: assert (mask_valid);

@@ -7,7 +7,6 @@ hundred thousand clocks a second. A case that fails is reduced, and is played ag
 
 import itertools
 import json
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from lrbi.hw.decoder import Decoder
 from lrbi.hw.emit import CLOCK_PORTS, verilog
-from lrbi.hw.generate import decoder_files, rom_decoder_files
-from lrbi.hw.rom import RomDecoder
+from lrbi.hw.generate import rom_decoder_files
 from planting import planted
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -62,31 +61,42 @@ class Design:
         return f"{self.module}, {described(self.config)}"
 
 
-def design_of(number: int, changes: Sequence[Change] = ()) -> Design:
-    """The design of a number; ``changes`` plant a fault in it."""
+def design_of(number: int) -> Design:
+    """The design of a number."""
     chance = Random(f"design {number}")
     config = _config(chance)
     if chance.random() < 0.6:
-        text = decoder_files(config)["lrbi_decoder.v"]
-        if changes:
-            faulty = planted(changes)[0](config=config)
-            text = verilog(faulty, name="lrbi_decoder", reset=config.reset, command="")
-        return Design(number, "lrbi_decoder", config, text)
-    rows, columns = (chance.randint(1, 4) * size + chance.randint(0, size - 1)
-                     for size in (config.tile_rows, config.tile_cols))  # fmt: skip
+        return stream_design(number, config)
+    shape = [chance.randint(1, 4) * size + chance.randint(0, size - 1)
+             for size in (config.tile_rows, config.tile_cols)]  # fmt: skip
+    return rom_design(number, config, shape, chance.uniform(0.3, 0.95))
+
+
+def stream_design(number: int, config: DecoderConfig, changes: Sequence[Change] = ()) -> Design:
+    """A stream decoder; ``changes`` plant a fault in it."""
+    decoder = planted(changes)[0] if changes else Decoder
+    text = verilog(decoder(config=config), name="lrbi_decoder", reset=config.reset, command="")
+    return Design(number, "lrbi_decoder", config, text)
+
+
+def rom_design(
+    number: int, config: DecoderConfig, shape: Sequence[int], sparsity: float,
+    changes: Sequence[Change] = (),
+) -> Design:  # fmt: skip
+    """A ROM decoder of random weights; ``changes`` plant a fault in it."""
     layer = compress(
-        np.random.default_rng(number).standard_normal((rows, columns)),
-        CompressConfig(sparsity=chance.uniform(0.3, 0.95), rank=config.rank, iterations=5,
+        np.random.default_rng(number).standard_normal(shape),
+        CompressConfig(sparsity=sparsity, rank=config.rank, iterations=5,
                        tile=(config.tile_rows, config.tile_cols)),
     )  # fmt: skip
     config = DecoderConfig(**(config.as_dict() | {"rank": layer.rank}))
     files = rom_decoder_files(layer, config, source=("a.lrbi", "a"), stem="a")
     text = files["lrbi_rom_decoder.v"]
     if changes:
-        faulty: type[RomDecoder] = planted(changes)[1]
+        faulty = planted(changes)[1](config=config, tiles=len(layer.tiles))
         text = verilog(
-            faulty(config=config, tiles=len(layer.tiles)), name="lrbi_rom_decoder",
-            reset=config.reset, command="", roms={"ip_rom": "a.ip.mem", "iz_rom": "a.iz.mem"},
+            faulty, name="lrbi_rom_decoder", reset=config.reset, command="",
+            roms={"ip_rom": "a.ip.mem", "iz_rom": "a.iz.mem"},
         )  # fmt: skip
     roms = {name: content for name, content in files.items() if name.endswith(".mem")}
     masks = [word.tobytes() for word in mask_image(layer, lanes=config.lanes).words]
@@ -110,8 +120,13 @@ def _config(chance: Random) -> DecoderConfig:
 # -- From Verilog to a program
 
 
-def build(folder: Path, design: Design, *, waves: bool = False) -> Path:
-    """The program that plays cases on a design; with ``waves``, one that can write them."""
+def build(
+    folder: Path, design: Design, *, waves: bool = False, effort: str = "-O2", mutation: int = 0
+) -> Path:
+    """The program that plays cases on a design; with ``waves``, one that can write them.
+
+    ``effort`` is the compiler's; ``mutation`` selects one, where the design has such an input.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "design.v").write_text(design.text)
@@ -134,7 +149,20 @@ def build(folder: Path, design: Design, *, waves: bool = False) -> Path:
     headers = Path(spec.origin).parent / "share/include/backends/cxxrtl/runtime"
     source = Path(__file__).resolve().parent / "traffic.cc"
     words = ["-DWAVES"] if waves else []
-    run(folder, "g++", "-std=c++17", "-O2", "-DNDEBUG", *words, "-I.", f"-I{headers}", source, "-o", "traffic")
+    words += [f"-DMUTATION={mutation}"] if mutation else []
+    run(
+        folder,
+        "g++",
+        "-std=c++17",
+        effort,
+        "-DNDEBUG",
+        *words,
+        "-I.",
+        f"-I{headers}",
+        source,
+        "-o",
+        "traffic",
+    )
     return folder / "traffic"
 
 
@@ -162,9 +190,11 @@ def _sizes(design: Design) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
 
 
-def play(program: Path, first: int, seconds: float = 0.0, without: Sequence[str] = ()) -> Any:
+def play(
+    program: Path, first: int, seconds: float = 0.0, without: Sequence[str] = (), waves: str = ""
+) -> Any:  # fmt: skip
     """Play cases from a number on, for so long; what the program says of them."""
-    words = [program.resolve(), str(first), str(seconds), *without]
+    words = [program.resolve(), str(first), str(seconds), waves, *without]
     said = run(program.parent, *words, check=False)
     try:
         return json.loads(said)
@@ -205,8 +235,8 @@ def replay(case: str, without: str = "") -> int:
     number, _, index = case.partition(".")
     folder = BUILD / "soak" / f"replay{number}"
     program = build(folder, design_of(int(number)), waves=True)
-    os.environ["WAVES_FILE"] = "waves.vcd"
-    found = play(program, int(index), without=[knob for knob in without.split(",") if knob])
+    found = play(program, int(index), 0.0, [knob for knob in without.split(",") if knob],
+                 waves="waves.vcd")  # fmt: skip
     print(f"clock {found['clock']}: {found['said']}" if found["said"] else "nothing is wrong")
     print(f"waves: {folder / 'waves.vcd'}")
     return bool(found["said"])

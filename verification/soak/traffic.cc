@@ -1,8 +1,8 @@
 // Random traffic for one decoder in CXXRTL: every mask bit is compared with Eq. 3, and on every clock
 // its ports are held to their rules. Compiled with a header that names the design and its sizes.
 //
-//   traffic FIRST SECONDS             cases FIRST, FIRST + 1, ... for so long, or until one fails
-//   traffic CASE 0 [KNOB ...]         that case alone, without these knobs
+//   traffic FIRST SECONDS                cases FIRST, FIRST + 1, ... for so long, or until one fails
+//   traffic CASE 0 WAVES [KNOB ...]      that case alone, without these knobs; waves to a file, or ""
 //
 // A case is a number: it decides how the ports stall, how high tiles are, when resets come, and every
 // bit. The decoder is new in each, and put into disorder before its first reset, so that a case that
@@ -163,7 +163,7 @@ private:
     if (refused) must(valid, "an offered mask beat was taken back");
     refused = valid && !ready;
     if (!valid) {
-      quiet = ready && !due.empty() ? quiet + 1 : 0;
+      quiet = due.empty() ? 0 : quiet + 1;
       must(quiet <= patience, "a mask beat is lost");
       return false;
     }
@@ -193,6 +193,9 @@ private:
   void settle(bool reset) {
     SET(RESET, reset == RESET_LEVEL);
     SET(CLOCK, 0);
+#ifdef MUTATION
+    SET(p_mutation, MUTATION);
+#endif
     dut.step();
 #ifdef WAVES
     if (file.is_open()) vcd.sample(clock * 2);
@@ -374,8 +377,8 @@ private:
 int main(int argc, char **argv) {
   uint64_t number = std::strtoull(argv[1], nullptr, 10);
   double seconds = std::atof(argv[2]);
-  std::set<std::string> without(argv + 3, argv + argc);
-  const char *waves = std::getenv("WAVES_FILE");
+  const char *waves = argc > 3 ? argv[3] : "";
+  std::set<std::string> without(argv + std::min(argc, 4), argv + argc);
   auto start = std::chrono::steady_clock::now();
   auto spent = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   const char *said = "";
@@ -383,7 +386,7 @@ int main(int argc, char **argv) {
   do {
     Case one(number, without);
     try {
-      one.run(waves ? waves : "");
+      one.run(waves);
       total.cases++;
     } catch (const Failure &failure) {
       said = failure.said;
