@@ -239,6 +239,7 @@ class RomDriver:
         await edge
         if dut.done.value:
             self.problem = "done was high for more than a clock"
+        self._check_error(self._ranges[-1])
         self._ranges.clear()
 
     async def _not_busy(self) -> None:
@@ -252,15 +253,22 @@ class RomDriver:
                 self.problem = "done was high while busy was"
 
     def _check_end_of(self, tiles: tuple[int, int]) -> None:
-        done, error = self._clocked.dut.done.value, self._clocked.dut.error.value
-        if self._tiles is not None and sum(tiles) > self._tiles:
-            if done or not error:
-                self.problem = "a range beyond the layer ended without error"
-            return
-        if not done:
-            self.problem = "busy fell without done"
-        if error:
+        if bool(self._clocked.dut.done.value) == self._beyond(tiles):
+            self.problem = (
+                "busy fell without done" if not self._beyond(tiles) else "done after error"
+            )
+        self._check_error(tiles)
+
+    def _check_error(self, tiles: tuple[int, int]) -> None:
+        """After a range, and until the next: ``error`` says whether it was refused."""
+        error = bool(self._clocked.dut.error.value)
+        if error and not self._beyond(tiles):
             self.problem = "error was raised on a range within the layer"
+        if not error and self._beyond(tiles):
+            self.problem = "a range beyond the layer ended without error"
+
+    def _beyond(self, tiles: tuple[int, int]) -> bool:
+        return self._tiles is not None and sum(tiles) > self._tiles
 
     def check_end(self) -> str:
         """What is wrong when all masks are out, if anything."""

@@ -230,9 +230,11 @@ def play_ranges(
                 elif error:
                     raise StoppedError("error was high after reset", Run(columns, lanes), 0)
                 if not pending:
-                    *_, still = await ctx.tick().sample(dut.done)
+                    *_, still, kept = await ctx.tick().sample(dut.done, dut.error)
                     if still:
                         raise StoppedError("done was high for more than a clock", made[-1], 0)
+                    if error and not kept:
+                        raise StoppedError("error fell without a start", made[-1], 0)
                     return
                 del pending[0]  # it was taken in this clock
                 made.append(Run(columns, lanes))

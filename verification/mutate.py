@@ -151,7 +151,8 @@ def mutate(folder: Path, design: Design, count: int, seed: int = 1) -> tuple[str
     drawn: dict[str, list[tuple[str, str]]] = {area: [] for area in design.areas}
     for command in commands:
         cell = re.search(r"-cell (\S+)", command)
-        if cell is None or cell[1].startswith("$meminit"):  # a ROM's contents are no logic
+        # A ROM's contents are no logic; and logic before a clock is no fault, but another design.
+        if cell is None or cell[1].startswith("$meminit") or "-port CLK" in command:
             continue
         near = nearest[cell[1]]
         area = _area(near, design.name)

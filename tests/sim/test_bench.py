@@ -189,6 +189,21 @@ class TestFaults:
         outcomes = play(VERILOG[-1], "lrbi_rom_decoder", text, scenes, files=files)
         assert "error was high after reset" in [outcome.stopped for outcome in outcomes]
 
+    def test_an_error_of_one_clock(self, rom_layer):
+        files = rom_decoder_files(rom_layer, ROM, source=("a.lrbi", "a"), stem="a")
+        faulty = planted([("rom", "self.done.eq(0)]", "self.done.eq(0), self.error.eq(0)]")])[1]
+        tiles = len(rom_layer.tiles)
+        text = verilog(
+            faulty(config=ROM, tiles=tiles), name="lrbi_rom_decoder", reset="rst", command="",
+            roms={"ip_rom": "a.ip.mem", "iz_rom": "a.iz.mem"},
+        )  # fmt: skip
+        masks = [to_words(_whole(rom_layer, 0), ROM.lanes)]
+        scene = Scene(mask=masks, ranges=[(0, 1), (tiles, 1)], tiles=tiles)
+        (outcome,) = play(VERILOG[-1], "lrbi_rom_decoder", text, [scene], files=files)
+        assert outcome.stopped == "a range beyond the layer ended without error"
+        with pytest.raises(pysim.StoppedError, match="error fell without a start"):
+            pysim.play_ranges(faulty(config=ROM, tiles=tiles), scene.ranges, 13, ROM.lanes)
+
     def test_unknown_control(self):
         """Icarus alone has unknown values; in Verilator the state is random."""
         if not ICARUS:

@@ -73,6 +73,7 @@ def stream_scenes(config, seed=0, tiles=150):
             8, stalls=stalls, reset_at=int(clock), reset_clocks=1 + number % 3
         )
     scenes["drowsy_sink"] = make.scene([make.tile(60)], stalls=Stalls(mask=0.97, seed=seed))
+    scenes["trickle"] = make.scene([make.tile(99)], stalls=Stalls(ip=0.95, mask=0.9, seed=seed))
     for extra in (1, 4):
         scenes[f"too_long {extra}"] = make.scene(
             [make.tile(60), make.tile(60), make.tile(60), make.tile(extra=extra), make.tile()]
