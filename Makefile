@@ -53,8 +53,7 @@ bench-hw: .venv/installed-bench
 	$(BIN)/python -m benchmarks.hardware $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.sweep
 
-# The faults that are planted are the tests'.
-VERIFY := PYTHONPATH=tests/support $(BIN)/python -m verification
+VERIFY := $(BIN)/python -m verification
 
 SECONDS ?= 60
 SEED ?= 0

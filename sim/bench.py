@@ -91,7 +91,7 @@ class Monitor:
             idle += 1
             offered = valid.value
             late = late + 1 if under_way > 0 and not offered else 0
-            if self._latency is not None and late > self._latency:
+            if self._latency is not None and late >= self._latency:
                 self._broken("a mask beat is late")
             if streams:
                 iz_ready, ip_ready = dut.s_axis_iz_tready.value, dut.s_axis_ip_tready.value
@@ -290,10 +290,12 @@ class Bench:
     async def play(self, scene: Scene, report: Any) -> Outcome:
         """Play a scene, from reset to the last frame or to what stops it."""
         if scene.reset_at is not None:
-            tasks, _ = await self._begin(scene)
+            tasks, monitor = await self._begin(scene)
             for _ in range(scene.reset_at):
                 await self._clocked.edge
             _end(tasks)
+            if monitor.problem:
+                return Outcome(stopped=f"before the reset, {monitor.problem}")
         tasks, monitor = await self._begin(scene)
         scoreboard = Scoreboard(scene.mask, Outcome())
         outcome = scoreboard.outcome

@@ -54,8 +54,8 @@ class Scene:
     reset_clocks: int = 3
     """How long a reset lasts."""
     latency: int | None = None
-    """Clocks in which a mask beat is offered, at most, while one is on its way and the port empty;
-    None where it is not to be looked at."""
+    """Clocks from an I_p beat taken to its mask beat valid, at most, while the port is empty; None
+    where it is not to be looked at."""
     patience: int = PATIENCE
     """Clocks without a mask beat after which the design counts as hung."""
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from amaranth.lib import wiring
 from lrbi.hw.decoder import Decoder
 from lrbi.hw.emit import verilog
 
@@ -42,20 +43,41 @@ Classes = tuple[list[int], Counter[int]]
 def unlike_columns(
     folder: Path, config: DecoderConfig, decoder: type[Decoder] = Decoder
 ) -> list[int]:
-    """The columns that are not as the one-column design; none, if the step holds."""
+    """The columns that are not as the one-column design; none, if the step holds.
+
+    Pad bits, which must be 0, count as one column more.
+    """
     one = DecoderConfig(**(config.as_dict() | {"tile_cols": 1}))
     narrow = _netlist(folder, "narrow", decoder(config=one))
     wide = _netlist(folder, "wide", decoder(config=config))
     table: dict[Any, int] = {}
     wanted, rounds = _classes(narrow, one, 0, table)
-    return [
+    unlike = [
         column
         for column in range(config.tile_cols)
         if _classes(wide, config, column, table, rounds)[0] != wanted
     ]
+    pads = wide["ports"]["m_axis_mask_tdata"]["bits"][config.mask_width :]
+    return unlike + [config.tile_cols] * (set(pads) > {"0"})
 
 
-def _netlist(folder: Path, name: str, decoder: Decoder) -> Netlist:
+def paths_through(folder: Path, top: wiring.Component) -> list[str]:
+    """The outputs of a design that an input can reach without a register between."""
+    netlist = _netlist(folder, "dut", top)
+    ports = netlist["ports"].items()
+    inputs = {bit for _, port in ports if port["direction"] == "input" for bit in port["bits"]}
+    return [
+        name
+        for name, port in ports
+        if port["direction"] == "output"
+        and inputs.intersection(
+            bit for _, (_, sources) in _cone(netlist, port["bits"], through=False)
+            for bit in sources
+        ) | inputs.intersection(port["bits"])
+    ]  # fmt: skip
+
+
+def _netlist(folder: Path, name: str, decoder: wiring.Component) -> Netlist:
     folder.mkdir(parents=True, exist_ok=True)
     text = verilog(decoder, name=name, reset="rst", command="")
     (folder / f"{name}.v").write_text(text)
@@ -105,8 +127,13 @@ def _classes(
     return ([classes[bit] for bit in outputs], Counter(classes[bit] for bit in cone)), done
 
 
-def _cone(netlist: Netlist, outputs: list[Any]) -> Iterator[tuple[Any, tuple[str, list[Any]]]]:
-    """Every net that can have a say in the outputs: the cell that drives it, and from what."""
+def _cone(
+    netlist: Netlist, outputs: list[Any], *, through: bool = True
+) -> Iterator[tuple[Any, tuple[str, list[Any]]]]:
+    """Every net that can have a say in the outputs: the cell that drives it, and from what.
+
+    With ``through`` false, only those that have it in the same clock.
+    """
     drivers = {}
     for cell in netlist["cells"].values():
         ways = cell["port_directions"]
@@ -114,8 +141,10 @@ def _cone(netlist: Netlist, outputs: list[Any]) -> Iterator[tuple[Any, tuple[str
                    for bit in cell["connections"][port]]  # fmt: skip
         for port in ways:
             if ways[port] == "output":
-                (bit,) = cell["connections"][port]
-                drivers[bit] = (cell["type"], sources)
+                if "DFF" in cell["type"] and not through:
+                    continue
+                for index, bit in enumerate(cell["connections"][port]):
+                    drivers[bit] = (f"{cell['type']} {index}", sources)
     seen, waiting = set(outputs), list(outputs)
     while waiting:
         bit = waiting.pop()

@@ -9,6 +9,7 @@ differs, the mutation can be seen. So a mutant gets the few registers that its f
 the solver, property directed reachability, has little to do.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -51,12 +52,22 @@ techmap
 opt -fast
 simplemap
 dffunmap
+write_json cells.json
 aigmap
 setundef -zero
 opt_clean
 write_aiger -ascii -symbols -zinit -no-startoffset design.aag
 """,
     )
+    # The graph knows no clocks: all registers must have the same one.
+    modules = json.loads((folder / "cells.json").read_text())["modules"]
+    clocks = {
+        (cell["type"], *cell["connections"]["C"])
+        for cell in modules["wrapper"]["cells"].values()
+        if "_DFF_" in cell["type"]
+    }
+    if len(clocks) > 1:
+        raise ValueError("Registers of a mutated netlist must have one clock, not several")
     return read((folder / "design.aag").read_text())
 
 

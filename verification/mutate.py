@@ -21,26 +21,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from lrbi.hw.decoder import Decoder
-from lrbi.hw.emit import CLOCK_PORTS, verilog
-from lrbi.hw.generate import rom_decoder_files
+from lrbi.hw.emit import CLOCK_PORTS
 from lrbi.sim.scene import Scene
 from lrbi.sim.verilog import play
-from planting import planted
 from rich.console import Console
 from scenes import check, rom_scenes, stream_scenes
 
-from lrbi import CompressConfig, compress
 from lrbi.config import DecoderConfig
 from lrbi.errors import CheckFailedError
-from lrbi.layout import to_number
-from lrbi.rom import mask_image
 from verification import soak
 from verification.equivalence import graph_of, seen
 from verification.report import markdown, write
-from verification.tools import BUILD, yosys
+from verification.tools import BUILD, Change, yosys
 
+NO_RESULT = "the simulator stopped"
+"""What is said of a mutant with which the simulator did so, twice."""
 SOAK = 20.0
 """Seconds of random traffic for a mutation that no solver could settle."""
 PATIENCE = 600
@@ -51,19 +46,31 @@ PATIENCE = 600
 class Design:
     """What is mutated, and the bench that is measured on it."""
 
-    name: str
-    """The module."""
-    config: DecoderConfig
-    text: str
-    """Its Verilog."""
+    made: soak.Design
     scenes: Mapping[str, Scene]
     """What the bench plays."""
-    files: Mapping[str, str]
-    """ROM images by their names."""
     areas: Sequence[str]
     """The parts of it that are mutated."""
-    masks: Sequence[bytes] = ()
-    """The mask beats that the ROMs make."""
+
+    @property
+    def name(self) -> str:
+        """The module."""
+        return self.made.module
+
+    @property
+    def config(self) -> DecoderConfig:
+        """Its configuration."""
+        return self.made.config
+
+    @property
+    def text(self) -> str:
+        """Its Verilog."""
+        return self.made.text
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """ROM images by their names."""
+        return self.made.roms
 
 
 @dataclass(frozen=True)
@@ -99,33 +106,23 @@ class Verdict:
 # -- The designs
 
 
-def stream_design(changes: Sequence[tuple[str, str, str]] = ()) -> Design:
+def stream_design(changes: Sequence[Change] = ()) -> Design:
     """The stream decoder and the scenes of ``tests/sim/test_bench.py``."""
     config = DecoderConfig(
         rank=7, tile_rows=8, tile_cols=20, stage_ranks=3, lanes=2, iz_rows=2, reset="aresetn"
     )
-    decoder = (planted(changes)[0] if changes else Decoder)(config=config)
-    text = verilog(decoder, name="lrbi_decoder", reset=config.reset, command="")
     areas = ("array", "loader", "credits", "buffers")
-    return Design("lrbi_decoder", config, text, stream_scenes(config), {}, areas)
+    return Design(soak.stream_design(0, config, changes), stream_scenes(config), areas)
 
 
 def rom_design() -> Design:
     """The ROM decoder and the scenes of ``tests/sim/test_bench.py``."""
     config = DecoderConfig(rank=5, tile_rows=9, tile_cols=13, stage_ranks=2, lanes=2)
-    weights = np.random.default_rng(2).standard_normal((41, 30))
-    layer = compress(weights, CompressConfig(sparsity=0.7, rank=5, tile=(9, 13)))
-    files = rom_decoder_files(layer, config, source=("a.lrbi", "a"), stem="a")
-    tiles = len(layer.tiles)
-    image = mask_image(layer, lanes=config.lanes).words
-    words = [to_number(word) for word in image]
-    depth = len(words) // tiles
-    masks = [words[start : start + depth] for start in range(0, len(words), depth)]
-    roms = {name: text for name, text in files.items() if name.endswith(".mem")}
-    text = files["lrbi_rom_decoder.v"]
-    scenes = rom_scenes(config, tiles, masks)
-    beats = [word.tobytes() for word in image]
-    return Design("lrbi_rom_decoder", config, text, scenes, roms, ("ROM player",), beats)
+    made = soak.rom_design(2, config, (34, 30), 0.7)
+    words = [int.from_bytes(beat, "little") for beat in made.masks]
+    masks = [words[start : start + config.ip_depth]
+             for start in range(0, len(words), config.ip_depth)]  # fmt: skip
+    return Design(made, rom_scenes(config, len(masks), masks), ("ROM player",))
 
 
 # -- The mutations
@@ -161,6 +158,8 @@ def mutate(folder: Path, design: Design, count: int, seed: int = 1) -> tuple[str
     shares = {area: count // len(drawn) + (place < count % len(drawn))
               for place, area in enumerate(drawn)}  # fmt: skip
     chosen = [(area, *each) for area, found in drawn.items() for each in found[: shares[area]]]
+    if len(chosen) < count:
+        raise ValueError(f"Mutations must be at most {len(chosen)} of {design.name}, not {count}")
     mutations = []
     width = len(chosen).bit_length()
     script = prepare
@@ -262,10 +261,14 @@ def bench(design: Design, text: str, number: int) -> str:
     few = dict(itertools.islice(scenes.items(), 12))
     rest = {name: scene for name, scene in scenes.items() if name not in few}
     for part in (few, rest):  # most mutants die soon
+        again = partial(play, "verilator", design.name, text, list(part.values()), files=files)
         try:
-            outcomes = play("verilator", design.name, text, list(part.values()), files=files)
-        except CheckFailedError as error:
-            return str(error)
+            outcomes = again()
+        except CheckFailedError:  # a mutant that stands still; or the machine was at its end
+            try:
+                outcomes = again()
+            except CheckFailedError as error:
+                return f"{NO_RESULT}: {error}"
         try:
             check(design.config, part, outcomes)
         except AssertionError as error:
@@ -313,14 +316,13 @@ def _ports(design: Design) -> list[tuple[str, str, str]]:
     return re.findall(r"^  (input|output) (?:wire|reg) (\[\d+:0\] )?(\w+)", head[1], re.MULTILINE)
 
 
-def soaked(folder: Path, design: Design, netlist: str, number: int) -> str:
-    """What random traffic says of a mutation that the solver could not settle."""
-    mutant = soak.Design(0, "mutated", design.config, netlist, dict(design.files), design.masks)
-    program = soak.build(folder / "soak", mutant, mutation=number)
-    found = soak.play(program, 0, SOAK)
+def soaked(folder: Path, design: Design, netlist: str, number: int) -> tuple[str, bool | None]:
+    """What random traffic says of a mutation that the solver could not settle; and the verdict."""
+    mutant = dataclasses.replace(design.made, module="mutated", text=netlist)
+    found = soak.play(soak.build(folder / "soak", mutant, mutation=number), 0, SOAK)
     if found["said"]:
-        return f"{found['said']}, in random traffic"
-    return f"unknown: not in {found['clocks']:,} clocks of random traffic"
+        return f"{found['said']}, in random traffic", False
+    return f"unknown: not in {found['clocks']:,} clocks of random traffic", None
 
 
 # -- All of it
@@ -354,14 +356,11 @@ def measure(
         answers = pool.map(seen, places, itertools.repeat(graph), numbers)
         judged = {}
         for verdict, (said, own) in zip(alive, answers, strict=True):
-            number = verdict.mutation.number
+            number, same = verdict.mutation.number, said == "never"
             if said == "unknown":
-                said = soaked(folder / f"mutation{number}", design, netlist, number)
+                said, same = soaked(folder / f"mutation{number}", design, netlist, number)
             tell(f"mutation {number} is seen: {said} (differs in {', '.join(own) or 'nothing'})")
-            judged[number] = dataclasses.replace(
-                verdict, equivalent={"never": True}.get(said, None if "not in" in said else False),
-                said=said,
-            )  # fmt: skip
+            judged[number] = dataclasses.replace(verdict, equivalent=same, said=said)
     return [judged.get(verdict.mutation.number, verdict) for verdict in verdicts]
 
 
@@ -386,9 +385,11 @@ def main(count: int = 300, seed: int = 1) -> int:
         of = [each for each in verdicts if area in (each.mutation.area, "all")]
         same = sum(each.equivalent is True for each in of)
         caught = sum(bool(each.caught_by) for each in of)
-        rows.append([area, len(of), same, caught, len(of) - same - caught,
+        stopped = sum(each.caught_by.startswith(NO_RESULT) for each in of)
+        rows.append([area, len(of), same, caught, stopped, len(of) - same - caught,
                      f"{caught / max(1, len(of) - same):.1%}"])  # fmt: skip
-    titles = ["area", "mutations", "never seen, proved", "caught", "survivors", "score"]
+    titles = ["area", "mutations", "never seen, proved", "caught", "of them, simulator stopped",
+              "survivors", "score"]  # fmt: skip
     tables = [markdown(titles, rows)]
     quiet = [each for each in verdicts if not each.caught_by]
     if quiet:
@@ -410,5 +411,6 @@ def main(count: int = 300, seed: int = 1) -> int:
         "seed": seed,
         "verdicts": [dataclasses.asdict(each) for each in verdicts],
     }
-    write("mutate", figures, "\n\n".join(tables))
+    if count >= 300:
+        write("mutate", figures, "\n\n".join(tables))
     return len(survivors)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,15 @@ from planting import OR_FOR_AND, OR_FOR_AND_IN_STAGE_0, READY_IGNORED, VALID_STU
 from rich.console import Console
 
 from lrbi.config import DecoderConfig
-from verification.columns import unlike_columns
+from verification.columns import paths_through, unlike_columns
 from verification.probes import decoder_constants, decoder_probes, header, probed
 from verification.report import described, markdown, write
-from verification.tools import BUILD, FORMAL, sby
+from verification.tools import BUILD, FORMAL, Change, sby
 
 DEPTH = 12
 """Clocks of the induction, and of its base."""
 COVER_DEPTH = 30
 FAULT_DEPTH = 26
-
-Change = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,12 @@ class Job:
 
 def config_of(
     rank: int, stage_ranks: int, lanes: int = 1, iz_rows: int = 1, memory: str = "distributed",
-    columns: int = 1,
+    columns: int = 1, lut_inputs: int = 4,
 ) -> DecoderConfig:  # fmt: skip
     """A configuration by its numbers."""
     return DecoderConfig(
         rank=rank, tile_rows=8, tile_cols=columns, stage_ranks=stage_ranks, lanes=lanes,
-        iz_rows=iz_rows, memory=memory,  # type: ignore[arg-type]
+        iz_rows=iz_rows, memory=memory, lut_inputs=lut_inputs,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -95,6 +94,7 @@ ONE_COLUMN = [
     config_of(7, 3),
     config_of(8, 6),
     config_of(16, 6),
+    config_of(7, 5, lut_inputs=6),
     config_of(2, 1, memory="block"),
     config_of(5, 2, lanes=2, iz_rows=3, memory="block"),
     config_of(16, 6, memory="block"),
@@ -199,6 +199,12 @@ PLAYER_FAULTS: dict[str, Fault] = {
         [("rom", "address.eq(Cat(Const(0, shift), base))", "address.eq(0)")], "right",
     ),
 }  # fmt: skip
+
+PATH_FAULTS: dict[str, list[Change]] = {
+    "(g) I_p is taken only while I_z is offered": [
+        ("decoder", "ip.tready.eq(ip_ready)", "ip.tready.eq(ip_ready & iz.tvalid)")
+    ],
+}
 
 COLUMN_FAULTS: dict[str, list[Change]] = {
     "(a) a column takes its neighbour's I_z": [(
@@ -328,6 +334,23 @@ def columns_alike(
     )  # fmt: skip
 
 
+def registered(
+    folder: Path, config: DecoderConfig, top: int, what: str, changes: Sequence[Change] = ()
+) -> Result:
+    """Prove that no input reaches an output within a clock; or, on a faulty design, that one does.
+
+    ``top`` is 0 for the stream decoder and 1 for the ROM decoder.
+    """
+    kind = planted(changes)[top]
+    sizes = {"tiles": 5} if top else {}
+    found = paths_through(folder, kind(config=config, **sizes))
+    return Result(
+        "planted fault" if changes else "proof", what,
+        f"{described(config)}{', ROMs' if top else ''}", "search of the netlist", "unbounded",
+        bool(found) if changes else not found, f"to {', '.join(found)}" if found else "",
+    )  # fmt: skip
+
+
 def _failed(log: str) -> str:
     found = re.findall(r"([Aa]ssert failed .*|.*ERROR.*|.*Temporal induction failed.*)", log)
     return found[0].strip() if found else log.strip().splitlines()[-1]
@@ -342,6 +365,7 @@ EQ3 = "(a)-(d) every mask bit is Eq. 3's; order; stable; error exact"
 RESET = "(e) after reset as new"
 PLAYER = "(f) the ROM player gives its words, in order"
 STEP = "(a) every column is the one-column design"
+PATHS = "(g) no path from an input to an output without a register"
 
 
 def jobs() -> list[Job]:
@@ -377,6 +401,12 @@ def jobs() -> list[Job]:
     for number, config in enumerate(ALL_COLUMNS):
         run = partial(columns_alike, config=config, what=STEP)
         made.append(Job(f"columns{number}", run))
+    for number, (top, config) in enumerate(product((0, 1), (SMALL, *ALL_COLUMNS))):
+        run = partial(registered, config=config, top=top, what=PATHS)
+        made.append(Job(f"paths{number}", run))
+    for number, (name, changes) in enumerate(PATH_FAULTS.items()):
+        run = partial(registered, config=SMALL, top=0, what=name, changes=changes)
+        made.append(Job(f"paths-fault{number}", run))
     for top, faults in (("stream", STREAM_FAULTS), ("reset", RESET_FAULTS)):
         for number, (name, fault) in enumerate(faults.items()):
             run = stream(SMALL, catch, fault.changes, top, name, fault)
@@ -424,7 +454,12 @@ def main(only: str = "") -> int:
             console.print(f"       {result.said}\n       trace: {result.trace or 'none'}",
                           markup=False, highlight=False)  # fmt: skip
 
-    chosen = [job for job in jobs() if re.search(only, job.name)]
+    try:
+        chosen = [job for job in jobs() if re.search(only, job.name)]
+    except re.error as error:
+        raise SystemExit(f"Pattern must be a regular expression, not {only!r}: {error}") from None
+    if not chosen:
+        raise SystemExit(f"No job's name matches {only!r}: {', '.join(job.name for job in jobs())}")
     results = run_jobs(chosen, BUILD / "prove", tell=tell)
     tables = [
         markdown(titles, _grouped([result for result in results if result.kind == kind]))

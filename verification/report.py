@@ -21,6 +21,7 @@ def described(config: DecoderConfig) -> str:
     parts += [f"lanes={config.lanes}"] if config.lanes > 1 else []
     parts += [f"iz_rows={config.iz_rows}"] if config.iz_rows > 1 else []
     parts += ["block"] if config.memory == "block" else []
+    parts += ["LUT6"] if config.lut_inputs == 6 else []
     return " ".join(parts)
 
 

@@ -6,6 +6,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+Change = tuple[str, str, str]
+"""A fault: a module of the RTL's source, a part of it, and what stands there instead."""
 BIN = Path(sys.executable).parent
 FORMAL = Path(__file__).parent / "formal"
 BUILD = Path("build/verification")

@@ -46,7 +46,7 @@ def test_stream_decoder(simulator):
 
 @pytest.fixture(scope="module")
 def rom_layer():
-    weights = np.random.default_rng(2).standard_normal((41, 30))
+    weights = np.random.default_rng(2).standard_normal((34, 30))
     return compress(weights, CompressConfig(sparsity=0.7, rank=5, tile=(9, 13)))
 
 

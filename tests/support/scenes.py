@@ -91,12 +91,26 @@ def rom_scenes(config, tiles, masks, seed=0):
         return Scene(mask=frames, ranges=ranges, tiles=tiles, **options)
 
     whole = (0, tiles)
+    most = (1 << tiles.bit_length()) - 1  # that the ports can say
     scenes = {
         "whole": scene([whole]),
         "one by one": scene([(tile, 1) for tile in range(tiles)]),
         "every count": scene([(tiles - count, count) for count in range(1, tiles + 1)]),
         "beyond the last": scene(
-            [(tiles, 1), (0, 1), (tiles - 1, 2), (1, tiles), (1, 1), (0, tiles), (tiles, tiles)]
+            [
+                (tiles, 1),
+                (0, 1),
+                (tiles - 1, 2),
+                (1, tiles),
+                (1, 1),
+                (0, tiles),
+                (tiles, tiles),
+                (most, 0),
+                (most, 1),
+                (0, most),
+                (most, most),
+                (most, 0),
+            ]
         ),
         "nothing between": scene([(1, 1), (0, 0), whole, (tiles, 0), (tiles - 1, 1)]),
     }

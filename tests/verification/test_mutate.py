@@ -73,6 +73,19 @@ def test_a_register_that_differs_but_is_not_seen_is_the_mutants_own(tmp_path):
     assert seen(tmp_path, graph, 3)[0] == "never"
 
 
+def test_a_netlist_of_two_clocks_is_refused(tmp_path):
+    text = NETLIST.replace("@(posedge clk)", "@(posedge gated)")
+    text = text.replace("  reg idle", "  wire gated = mutation != 3 && clk;\n  reg idle")
+    text = text.replace(
+        "endmodule", "reg q; always @(posedge clk) q <= up;\nassign other = q;\nendmodule"
+    ).replace("wrapped);", "wrapped, output other);", 1)
+    wrapper = WRAPPER.replace("output wrapped)", "output wrapped, output other)").replace(
+        ".wrapped(wrapped)", ".wrapped(wrapped), .other(other)"
+    )
+    with pytest.raises(ValueError, match="must have one clock, not several"):
+        graph_of(tmp_path, text, wrapper)
+
+
 def test_the_graph_is_read_as_written():
     graph = read("aag 4 2 1 1 1\n2\n4\n6 8\n9\n8 2 6\ni0 mutation[0]\ni1 a\nl0 x.r[3]\no0 y\n")
     assert graph.inputs == {"mutation[0]": 2, "a": 4}

@@ -9,7 +9,7 @@ from verification import prove
 
 CHOSEN = ("stream1", "stream-cover0", "reset1", "player1", "player-cover", "columns1",
           "stream-fault1", "stream-fault11", "stream-fault14", "reset-fault1", "player-fault0",
-          "columns-fault0")  # fmt: skip
+          "columns-fault0", "paths2", "paths7", "paths-fault0")  # fmt: skip
 JOBS = {job.name: job for job in prove.jobs()}
 
 
@@ -24,6 +24,8 @@ def test_every_proof_has_a_cover_and_a_planted_fault():
     faults = [*prove.STREAM_FAULTS, *prove.RESET_FAULTS, *prove.PLAYER_FAULTS, *prove.COLUMN_FAULTS]
     assert all(any(fault.startswith(kind) for fault in faults) for kind in kinds.values())
     assert {fault[:3] for fault in faults} == {"(a)", "(b)", "(c)", "(d)", "(e)", "(f)"}
+    for config in prove.ALL_COLUMNS:  # whose one column is proved
+        assert replace(config, tile_cols=1) in prove.ONE_COLUMN
     for name in ("stream", "reset", "player"):
         assert any(job.startswith(f"{name}-cover") for job in JOBS)
 

@@ -141,7 +141,7 @@ module stream (
     if (mask_valid) doubled: assert (flying != 0);
     if (ip_ready) early: assert (frames != 0);  // I_p waits for its I_z
     if (frames == 2) one_ahead: assert (!iz_ready);
-    lost: assert (quiet <= STAGES + 4);  // the next beat is offered in so many clocks
+    lost: assert (quiet <= STAGES + 3);  // the next beat is offered in so many clocks
     hung: assert (idle <= STAGES + 4);  // something moves, if all sides are willing
     // (c) what is offered stays as it is until it is taken
     if (refused) dropped: assert (mask_valid);

@@ -7,6 +7,7 @@ hundred thousand clocks a second. A case that fails is reduced, and is played ag
 
 import itertools
 import json
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from lrbi import CompressConfig, compress
 from lrbi.config import DecoderConfig
 from lrbi.rom import mask_image
 from verification.report import described, markdown, write
-from verification.tools import BUILD, run, yosys
+from verification.tools import BUILD, Change, run, yosys
 
 KNOBS = ("resets", "stalls", "long", "short", "disorder")
 """What a case is tried without, to find out what its failure needs."""
@@ -37,8 +38,6 @@ SLICE = 15.0
 """Seconds that a design runs before the next one is built."""
 BLOCK = 1000
 """Designs of a seed."""
-
-Change = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -150,19 +149,8 @@ def build(
     source = Path(__file__).resolve().parent / "traffic.cc"
     words = ["-DWAVES"] if waves else []
     words += [f"-DMUTATION={mutation}"] if mutation else []
-    run(
-        folder,
-        "g++",
-        "-std=c++17",
-        effort,
-        "-DNDEBUG",
-        *words,
-        "-I.",
-        f"-I{headers}",
-        source,
-        "-o",
-        "traffic",
-    )
+    words += ["-std=c++17", "-DNDEBUG", "-I.", f"-I{headers}"]
+    run(folder, "g++", effort, *words, source, "-o", "traffic")
     return folder / "traffic"
 
 
@@ -186,7 +174,8 @@ def _sizes(design: Design) -> str:
     }
     if design.masks:
         values |= {"ROM": 1, "TILE_BEATS": config.ip_depth}
-        values["TILES"] = len(design.masks) // config.ip_depth
+        values["TILES"] = tiles = len(design.masks) // config.ip_depth
+        values["TILE_NUMBERS"] = 1 << tiles.bit_length()  # that the ports can hold
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
 
 
@@ -203,12 +192,12 @@ def play(
 
 
 def reduced(program: Path, case: int) -> tuple[list[str], Any]:
-    """The knobs that a failure does not need, and how it fails without them."""
+    """The knobs that a failure does not need, and how it fails, in the same words, without them."""
     without: list[str] = []
     found = play(program, case)
     for knob in KNOBS:
         again = play(program, case, without=[*without, knob])
-        if again["said"]:
+        if again["said"] == found["said"]:
             without.append(knob)
             found = again
     return without, found
@@ -217,10 +206,10 @@ def reduced(program: Path, case: int) -> tuple[list[str], Any]:
 # -- All of it
 
 
-def soak_one(folder: Path, design: Design, seconds: float) -> dict[str, Any]:
-    """Run one design for so long; its figures, and its failure, reduced."""
+def soak_one(folder: Path, design: Design, deadline: float) -> dict[str, Any]:
+    """Run one design, not beyond a time; its figures, and its failure, reduced."""
     program = build(folder, design)
-    found = play(program, 0, seconds)
+    found = play(program, 0, min(SLICE, max(0.0, deadline - time.monotonic())))
     result = {"number": design.number, "design": design.name} | found
     if found["said"]:
         without, least = reduced(program, found["case"])
@@ -233,9 +222,14 @@ def soak_one(folder: Path, design: Design, seconds: float) -> dict[str, Any]:
 def replay(case: str, without: str = "") -> int:
     """Play one case again, with waves."""
     number, _, index = case.partition(".")
+    knobs = [knob for knob in without.split(",") if knob]
+    if not re.fullmatch(r"\d+\.\d+", case):
+        raise SystemExit(f"Case must be a design's and a case's number, as 12.345, not {case}")
+    if unknown := [knob for knob in knobs if knob not in KNOBS]:
+        raise SystemExit(f"Knobs must be among {', '.join(KNOBS)}, not {', '.join(unknown)}")
     folder = BUILD / "soak" / f"replay{number}"
     program = build(folder, design_of(int(number)), waves=True)
-    found = play(program, int(index), 0.0, [knob for knob in without.split(",") if knob],
+    found = play(program, int(index), 0.0, knobs,
                  waves="waves.vcd")  # fmt: skip
     print(f"clock {found['clock']}: {found['said']}" if found["said"] else "nothing is wrong")
     print(f"waves: {folder / 'waves.vcd'}")
@@ -252,10 +246,10 @@ def main(seconds: float = 60.0, seed: int = 0, case: str | None = None, without:
     results: list[dict[str, Any]] = []
 
     def worker() -> None:
-        while (left := deadline - time.monotonic()) > 0:
+        while time.monotonic() < deadline:
             design = design_of(next(numbers))
             folder = BUILD / "soak" / f"design{design.number}"
-            result = soak_one(folder, design, min(SLICE, left))
+            result = soak_one(folder, design, deadline)
             results.append(result)
             shutil.rmtree(folder)
             console.print(f"{design.number}: {design.name}: {result['bits']:,} mask bits",
@@ -284,7 +278,8 @@ def main(seconds: float = 60.0, seed: int = 0, case: str | None = None, without:
                      sum(bool(result["said"]) for result in of)])  # fmt: skip
     table = markdown(_TITLES, rows)
     console.print(table, markup=False, highlight=False)
-    write("soak", {"seconds": seconds, "seed": seed, "designs": results}, table)
+    if seconds >= 60:
+        write("soak", {"seconds": seconds, "seed": seed, "designs": results}, table)
     return len(failures)
 
 

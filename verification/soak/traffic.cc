@@ -182,13 +182,7 @@ private:
   void edge() {
     SET(CLOCK, 1);
     dut.step();
-#ifdef WAVES
-    if (file.is_open()) {
-      vcd.sample(clock * 2 + 1);
-      file << vcd.buffer;
-      vcd.buffer.clear();
-    }
-#endif
+    sample(2 * clock + 1);
   }
   void settle(bool reset) {
     SET(RESET, reset == RESET_LEVEL);
@@ -197,8 +191,14 @@ private:
     SET(p_mutation, MUTATION);
 #endif
     dut.step();
+    sample(2 * clock);
+  }
+  void sample([[maybe_unused]] uint64_t time) {
 #ifdef WAVES
-    if (file.is_open()) vcd.sample(clock * 2);
+    if (!file.is_open()) return;
+    vcd.sample(time);
+    file << vcd.buffer;
+    vcd.buffer.clear();
 #endif
   }
 
@@ -281,7 +281,7 @@ private:
     must(!ip_ready || !frames.empty(), "I_p is taken before its I_z");
     must(!iz_ready || frames.size() < 2, "a second I_z frame is taken ahead");
     bool offered = GET(p_m__axis__mask__tvalid);
-    mask_port(ready, STAGES + 4);
+    mask_port(ready, STAGES + 3);
     bool stuck = iz.valid && ip.valid && ready && !iz_ready && !ip_ready && !offered;
     idle = stuck ? idle + 1 : 0;
     must(idle <= STAGES + 4, "nothing moves");
@@ -331,9 +331,9 @@ private:
 
   void step(bool reset, bool wild) {
     bool start = chosen(0.3), ready = !chosen(stall_mask);
-    unsigned from = chance() % (TILES + 1), many = chance() % (TILES + 1);
-    if (!chosen(too_long) && from + many > TILES) many = TILES - from;  // else it is refused
+    unsigned from = chance() % (TILES + 1), many = chance() % (TILES - from + 1);
     if (height > 50) from = 0, many = TILES;
+    if (chosen(too_long)) from = chance() % TILE_NUMBERS, many = chance() % TILE_NUMBERS;
     SET(p_start, start);
     SET(p_first__tile, from);
     SET(p_tile__count, many);
