@@ -230,8 +230,9 @@ class RomDriver:
                 self._check_end_of(self._ranges[number - 1])
             else:
                 self._clocked.zero = get_sim_time("ns")
-                if dut.error.value:
-                    self.problem = "error was high after reset"
+                for name in ("error", "done"):
+                    if getattr(dut, name).value:
+                        self.problem = f"{name} was high after reset"
         dut.start.value = 0
         await edge
         await self._not_busy()

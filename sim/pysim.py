@@ -227,8 +227,9 @@ def play_ranges(
                 if made:
                     made[-1].done = bool(done)
                     made[-1].errors.append(bool(error))
-                elif error:
-                    raise StoppedError("error was high after reset", Run(columns, lanes), 0)
+                elif error or done:
+                    what = f"{'error' if error else 'done'} was high after reset"
+                    raise StoppedError(what, Run(columns, lanes), 0)
                 if not pending:
                     *_, still, kept = await ctx.tick().sample(dut.done, dut.error)
                     if still:

@@ -108,7 +108,9 @@ def python(console: Console) -> tuple[dict[str, Any], str]:
         subprocess.run([sys.executable, "-m", "coverage", *words], env=environment, check=check)
 
     tool("erase")
-    tool("run", "-m", "pytest", "-n", "2", "-q", "--durations=30", check=False)  # pytest tells what failed
+    tool(
+        "run", "-m", "pytest", "-n", "2", "-q", "--durations=30", check=False
+    )  # pytest tells what failed
     tool("combine", "--quiet")
     tool("json", "--quiet", "-o", str(data / "python.json"))
     report = json.loads((data / "python.json").read_text())

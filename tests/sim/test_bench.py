@@ -176,18 +176,23 @@ class TestFaults:
         with pytest.raises(pysim.StoppedError, match="error fell without a reset"):
             pysim.decode_frames(self.SMALL, scene.iz, scene.ip, decoder=decoder)
 
-    def test_an_error_that_outlives_the_reset(self, rom_layer):
+    def test_outputs_that_outlive_the_reset(self, rom_layer):
         files = rom_decoder_files(rom_layer, ROM, source=("a.lrbi", "a"), stem="a")
-        text, count = re.subn(r"\| \{ rst, sampled \}", "sampled", files["lrbi_rom_decoder.v"])
-        assert count == 1
         tiles = len(rom_layer.tiles)
         masks = [to_words(_whole(rom_layer, 0), ROM.lanes)]
-        scenes = [
-            Scene(mask=masks, ranges=[(tiles, 1)] * 4 + [(0, 1)], tiles=tiles, reset_at=clock)
-            for clock in (5, 6)
-        ]
-        outcomes = play(VERILOG[-1], "lrbi_rom_decoder", text, scenes, files=files)
-        assert "error was high after reset" in [outcome.stopped for outcome in outcomes]
+        for name, broken, nothing in [
+            ("error", (r"\| \{ rst, sampled \}", "sampled"), (tiles, 1)),
+            ("done", (r"if \(rst\) done <= 1'h0;\n *else ", ""), (0, 0)),
+        ]:
+            text, count = re.subn(*broken, files["lrbi_rom_decoder.v"])
+            assert count == 1
+            ranges = [nothing] * 4 + [(0, 1)]
+            scenes = [
+                Scene(mask=masks, ranges=ranges, tiles=tiles, reset_at=clock, reset_clocks=1)
+                for clock in (5, 6, 5)  # in Icarus the first finds unknown values
+            ]
+            outcomes = play(VERILOG[-1], "lrbi_rom_decoder", text, scenes, files=files)
+            assert f"{name} was high after reset" in [outcome.stopped for outcome in outcomes]
 
     def test_an_error_of_one_clock(self, rom_layer):
         files = rom_decoder_files(rom_layer, ROM, source=("a.lrbi", "a"), stem="a")

@@ -121,8 +121,11 @@ def rom_scenes(config, tiles, masks, seed=0):
         scenes[f"reset {clock} {number}"] = scene(
             [whole], stalls=stalls, reset_at=int(clock), reset_clocks=1 + number % 3
         )
-    for clock in (5, 6):  # an error is up in every other clock
-        scenes[f"reset with an error {clock}"] = scene([(tiles, 1)] * 4 + [whole], reset_at=clock)
+    for nothing, clock in itertools.product([(tiles, 1), (0, 0)], (5, 6)):
+        # Error or done is up, or about to be, in every other clock.
+        scenes[f"reset with {nothing} {clock}"] = scene(
+            [nothing] * 4 + [whole], reset_at=clock, reset_clocks=1
+        )
     return scenes
 
 
