@@ -200,7 +200,7 @@ class TestFaults:
                 "layer fc: the output error was raised, at tile 0, row 0",
             ),
             "valid never raised": (
-                VALID_STUCK, [], "layer fc: a mask beat is late, clock 11, at tile 0, row 0",
+                VALID_STUCK, [], "layer fc: a mask beat is late, clock 10, at tile 0, row 0",
             ),
         }[fault]  # fmt: skip
         self.plant(command, tmp_path, changes)

@@ -104,32 +104,43 @@ def python(console: Console) -> tuple[dict[str, Any], str]:
     environment = os.environ | {"COVERAGE_FILE": str(data / "python")}
     environment.pop("LRBI_CACHE_DIR", None)
 
-    def tool(*words: str, check: bool = True) -> None:
-        subprocess.run([sys.executable, "-m", "coverage", *words], env=environment, check=check)
+    def tool(*words: str, check: bool = True) -> int:
+        words = (sys.executable, "-m", "coverage", *words)
+        return subprocess.run(words, env=environment, check=check).returncode
 
     tool("erase")
-    tool(
-        "run", "-m", "pytest", "-n", "2", "-q", "--durations=30", check=False
-    )  # pytest tells what failed
+    failed = tool("run", "-m", "pytest", "-n", "2", "-q", "--durations=30", check=False)
     tool("combine", "--quiet")
     tool("json", "--quiet", "-o", str(data / "python.json"))
     report = json.loads((data / "python.json").read_text())
+    titles = ["Python", "statements", "branches", "lines and branches not run"]
+    rows = python_rows(report)
+    console.print(markdown(titles, rows), markup=False, highlight=False, soft_wrap=True)
+    # Line numbers are of use today alone.
+    table = markdown(titles[:-1], [row[:-1] for row in rows])
+    return {"totals": report["totals"], "failed": bool(failed)}, table
+
+
+def python_rows(report: dict[str, Any]) -> list[list[str]]:
+    """Files of which something was not run, and the sums of all."""
     rows = []
-    for name, facts in [*report["files"].items(), ("all", report)]:
-        sums = facts["summary"] if name != "all" else report["totals"]
-        if name != "all" and not sums["missing_lines"] and not sums["missing_branches"]:
-            continue
-        missed = [_span(span) for span in _spans(facts.get("missing_lines", []))]
+    for name, facts in report["files"].items():
+        lines = facts["missing_lines"]
+        missed = [str(first) if first == last else f"{first}-{last}"
+                  for first, last in _spans(lines)]  # fmt: skip
         missed += [f"{start} -> {'end' if end < 0 else end}"
-                   for start, end in facts.get("missing_branches", [])
-                   if start not in facts["missing_lines"]]  # fmt: skip
-        rows.append([
-            name, f"{sums['covered_lines']} of {sums['num_statements']}",
-            f"{sums['covered_branches']} of {sums['num_branches']}", ", ".join(missed),
-        ])  # fmt: skip
-    table = markdown(["Python", "statements", "branches", "lines and branches not run"], rows)
-    console.print(table, markup=False, highlight=False, soft_wrap=True)
-    return {"totals": report["totals"]}, table
+                   for start, end in facts["missing_branches"]
+                   if start not in lines and end not in lines]  # fmt: skip
+        if missed:
+            rows.append([name, *_shares(facts["summary"]), ", ".join(missed)])
+    return [*rows, ["all", *_shares(report["totals"]), ""]]
+
+
+def _shares(sums: dict[str, int]) -> list[str]:
+    return [
+        f"{sums['covered_lines']} of {sums['num_statements']}",
+        f"{sums['covered_branches']} of {sums['num_branches']}",
+    ]
 
 
 def _spans(lines: Sequence[int]) -> list[tuple[int, int]]:
@@ -142,17 +153,12 @@ def _spans(lines: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def _span(span: tuple[int, int]) -> str:
-    first, last = span
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def main(only: str = "") -> int:
-    """Measure and print; a page of it is kept where both were."""
+    """Measure and print, and keep the tables if it was both; whether a test failed."""
     console = Console(width=150)
     found = {name: run(console) for name, run in (("verilog", verilog), ("python", python))
              if only in ("", name)}  # fmt: skip
+    figures = {name: facts for name, (facts, _) in found.items()}
     if not only:
-        figures = {name: facts for name, (facts, _) in found.items()}
         write("coverage", figures, "\n\n".join(table for _, table in found.values()))
-    return 0
+    return bool(figures.get("python", {}).get("failed"))

@@ -45,6 +45,21 @@ def test_a_rom_decoder_is_split_from_its_core(points):
     assert not any("ip_rom" in name for _, name, _ in outer)
 
 
+def test_python_files_are_told_by_what_was_not_run():
+    def facts(lines, branches, *sums):
+        names = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+        summary = dict(zip(names, sums, strict=True))
+        return {"missing_lines": lines, "missing_branches": branches, "summary": summary}
+
+    whole = facts([], [], 5, 5, 2, 2)
+    part = facts([3, 4, 5, 9], [[2, 3], [7, -1], [9, 10]], 6, 10, 1, 4)
+    report = {"files": {"a.py": whole, "b.py": part}, "totals": part["summary"]}
+    assert coverage.python_rows(report) == [
+        ["b.py", "6 of 10", "1 of 4", "3-5, 9, 7 -> end"],
+        ["all", "6 of 10", "1 of 4", ""],
+    ]
+
+
 def test_a_file_without_coverage_is_refused(tmp_path):
     (tmp_path / "a.dat").write_text("# SystemC::Coverage-3\n")
     with pytest.raises(RuntimeError, match="has no coverage in it"):
