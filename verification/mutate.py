@@ -411,6 +411,6 @@ def main(count: int = 300, seed: int = 1) -> int:
         "seed": seed,
         "verdicts": [dataclasses.asdict(each) for each in verdicts],
     }
-    if count >= 300:
+    if count >= 300 and seed == 1:
         write("mutate", figures, "\n\n".join(tables))
     return len(survivors)
