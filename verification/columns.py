@@ -58,7 +58,7 @@ def unlike_columns(
         if _classes(wide, config, column, table, rounds)[0] != wanted
     ]
     pads = wide["ports"]["m_axis_mask_tdata"]["bits"][config.mask_width :]
-    return unlike + [config.tile_cols] * (set(pads) > {"0"})
+    return unlike + [config.tile_cols] * (not set(pads) <= {"0"})
 
 
 def paths_through(folder: Path, top: wiring.Component) -> list[str]:

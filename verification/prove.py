@@ -212,6 +212,11 @@ COLUMN_FAULTS: dict[str, list[Change]] = {
         "held.word_select(index, columns)",
         "held.word_select(index, columns).rotate_left(1)",
     )],
+    "(a) pad bits show something": [(
+        "decoder",
+        "mask.tdata[: config.mask_width].eq(Cat(mask_rows))",
+        "mask.tdata.eq(Cat(mask_rows, (~self.error).replicate(8)))",
+    )],
     "(a) a column ORs its neighbour's mask": [(
         "array", "m.d.sync += after.eq(Cat(sums))", "m.d.sync += after.eq(Cat(sums) | partial << 1)"
     )],
