@@ -1,6 +1,7 @@
 """The paper's Algorithm 1 on one tile: from magnitudes to two binary factors."""
 
 import functools
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class _OneBlasThread:
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._limit = _blas().limit(limits=1)
+                self._limit = _blas(len(sys.modules)).limit(limits=1)
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -121,9 +122,10 @@ class _OneBlasThread:
                 self._limit.restore_original_limits()
 
 
-@functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()  # looks through all loaded libraries, so once is enough
+@functools.lru_cache(maxsize=1)
+def _blas(modules: int) -> ThreadpoolController:
+    """Every BLAS that is loaded; looked for again only when there are more ``modules``."""
+    return ThreadpoolController()
 
 
 _one_blas_thread = _OneBlasThread()

@@ -1,4 +1,6 @@
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -196,6 +198,31 @@ def test_a_tile_runs_on_one_blas_thread(monkeypatch):
         solve(problem(np.random.default_rng(0).standard_normal((20, 20))))
     assert seen
     assert set(seen) == {1}
+
+
+def test_a_blas_that_comes_later_runs_on_one_thread_too():
+    """SciPy brings a BLAS of its own, which may be loaded after the first tile."""
+    script = """
+import numpy as np, lrbi, lrbi.nmf
+from threadpoolctl import threadpool_info, threadpool_limits
+config = lrbi.CompressConfig(sparsity=0.8, rank=2)
+weights = np.random.default_rng(0).standard_normal((20, 20))
+lrbi.compress(weights, config)
+before = len(threadpool_info())
+import scipy.linalg
+assert len(threadpool_info()) > before, "SciPy brought no BLAS"
+hals = lrbi.nmf.hals
+def engine(*arguments):
+    print(*(library["num_threads"] for library in threadpool_info()))
+    return hals(*arguments)
+lrbi.nmf.ENGINES["hals"] = engine
+with threadpool_limits(2):
+    lrbi.compress(weights, config)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == {"1"}
 
 
 @given(
