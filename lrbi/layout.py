@@ -75,8 +75,9 @@ def from_number(number: int, size: int) -> Packed:
 
 
 def to_bits(numbers: NDArray[np.integer[Any]], width: int) -> Bits:
-    """Numbers below 2**width as rows of bits, one row a number."""
-    return (numbers[:, np.newaxis] >> np.arange(width) & 1).astype(np.bool_)
+    """Numbers below 2**width as rows of bits, one row a number; widths of at most 63."""
+    octets = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
+    return unpack_rows(octets[:, : row_bytes(width)], width)
 
 
 def from_bits(rows: Bits) -> NDArray[np.int64]:

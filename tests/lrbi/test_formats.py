@@ -4,10 +4,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrbi.errors import InputError
-from lrbi.formats import Bitmap, Index, Relative, TwoLevel, Viterbi
+from lrbi.formats import (
+    Bitmap,
+    Csr,
+    GolombRice,
+    Index,
+    LowRank,
+    PaddedRelative,
+    Relative,
+    TwoFour,
+    TwoLevel,
+    Viterbi,
+    Zstd,
+)
 
 LOSSLESS = [Bitmap(), *(Relative(bits) for bits in (1, 2, 4, 5, 9)), Relative(4, chunk=20)]
 LOSSLESS += [TwoLevel(block) for block in (1, 3, 4, 16)]
+LOSSLESS += [PaddedRelative(1), PaddedRelative(5), PaddedRelative(16, reach=2)]
+LOSSLESS += [Csr(16), Csr(6, 10), GolombRice(), Zstd(1)]
 
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 40))
 densities = st.sampled_from([0.0, 0.01, 0.1, 0.5, 0.9, 1.0])
@@ -56,6 +70,21 @@ def test_sizes_are_exact(shape, density, seed, width, block):
         entries += 1
         last += padding
     assert Relative(width).encode(mask).bits == width * entries
+    kept = int(mask.sum())
+    assert Csr(16).encode(mask).bits == 16 * kept + 32 * (shape[0] + 1)
+    # Padded, an entry at a time: a weight of value zero where 2**width zeros follow each other.
+    entries, zeros = 0, 0
+    for keep in mask.reshape(-1)[: np.flatnonzero(mask)[-1] + 1 if kept else 0]:
+        if keep or zeros == 2**width - 1:
+            entries += 1
+            zeros = 0
+        else:
+            zeros += 1
+    assert PaddedRelative(width).encode(mask).bits == width * entries
+    assert PaddedRelative(16, reach=width).encode(mask).bits == 16 * entries
+    gaps = np.diff(np.flatnonzero(mask), prepend=-1) - 1
+    sizes = [sum((int(gap) >> low) + 1 + low for gap in gaps) for low in range(32)]
+    assert GolombRice().encode(mask).bits == 5 + min(sizes)
 
 
 class TestBitmap:
@@ -143,6 +172,113 @@ class TestTwoLevel:
         with pytest.raises(InputError) as error:
             TwoLevel(0)
         assert str(error.value) == "Block must be a whole number of at least 1, not 0"
+
+
+class TestPaddedRelative:
+    def test_padding_is_a_stored_weight_of_value_zero(self):
+        mask = np.zeros((1, 20), dtype=bool)
+        mask[0, [3, 12, 19]] = True
+        index = PaddedRelative(2).encode(mask)
+        assert index.parts["index"].tolist() == bits("11 11 11 00 11 01").tolist()
+        assert index.beside["zero"].tolist() == [False, True, True, False, True, False]
+        assert index.bits == 12  # what is beside is not counted
+
+    def test_the_papers_csr_is_16_5_of_its_relative_indexing(self):
+        mask = random_mask((50, 80), 0.05, 0)
+        assert 5 * PaddedRelative(16, reach=5).encode(mask).bits == (
+            16 * PaddedRelative(5).encode(mask).bits
+        )
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ((0,), "Bits of an entry must be a whole number of at least 1, not 0"),
+            ((33,), "Bits of an entry must be at most 32, not 33"),
+            ((5, 6), "Reach must be at most the 5 bits of an entry, not 6"),
+        ],
+    )
+    def test_refusals(self, words, message):
+        with pytest.raises(InputError) as error:
+            PaddedRelative(*words)
+        assert str(error.value) == message
+
+
+class TestCsr:
+    def test_columns_and_pointers(self):
+        mask = np.array([[0, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]], dtype=bool)
+        index = Csr(2, 3).encode(mask)
+        assert index.parts["column"].tolist() == bits("10 11 00").tolist()
+        assert index.parts["pointer"].tolist() == bits("000 010 010 110").tolist()
+
+    def test_numbers_must_fit(self):
+        with pytest.raises(InputError) as error:
+            Csr(2).encode(np.zeros((1, 5), dtype=bool))
+        assert str(error.value) == "Columns must be at most 4 for 2 bits, not 5"
+        with pytest.raises(InputError) as error:
+            Csr(4, 2).encode(np.ones((1, 4), dtype=bool))
+        assert str(error.value) == (
+            "Kept weights must be fewer than 4 for row pointers of 2 bits, not 4"
+        )
+        with pytest.raises(InputError) as error:
+            Csr(33)
+        assert str(error.value) == "Bits of a column must be at most 32, not 33"
+
+
+class TestGolombRice:
+    def test_codes(self):
+        mask = np.zeros((1, 12), dtype=bool)
+        mask[0, [1, 7, 8]] = True  # gaps 1, 5, 0
+        index = GolombRice().encode(mask)
+        assert index.parts["parameter"].tolist() == bits("10000").tolist()
+        assert index.parts["unary"].tolist() == bits("1 001 1").tolist()
+        assert index.parts["low"].tolist() == bits("1 1 0").tolist()
+
+    def test_near_the_entropy_of_a_random_mask(self):
+        from lrbi.limit import entropy
+
+        mask = random_mask((800, 500), 0.05, 0)
+        bound = entropy(mask.mean()) * mask.size
+        assert bound < GolombRice().encode(mask).bits < 1.03 * bound
+
+
+def test_zstd_level():
+    with pytest.raises(InputError) as error:
+        Zstd(23)
+    assert str(error.value) == "Level must be at most 22, not 23"
+
+
+class TestTwoFour:
+    @given(st.integers(1, 8), st.integers(1, 8), seeds)
+    def test_the_largest_two_of_every_four(self, rows, fours, seed):
+        magnitudes = np.random.default_rng(seed).random((rows, 4 * fours))
+        mask = TwoFour.mask(magnitudes)
+        for values, kept in zip(magnitudes.reshape(-1, 4), mask.reshape(-1, 4), strict=True):
+            assert kept.sum() == 2
+            assert values[kept].min() >= values[~kept].max()
+        index = TwoFour().encode(mask)
+        assert index.bits == mask.size  # a bit a weight
+        np.testing.assert_array_equal(TwoFour().decode(index), mask)
+
+    def test_other_masks_are_refused(self):
+        with pytest.raises(InputError) as error:
+            TwoFour().encode(np.ones((2, 6), dtype=bool))
+        assert str(error.value) == "Columns must be a multiple of 4 for 2:4, not 6"
+        with pytest.raises(InputError) as error:
+            TwoFour().encode(np.ones((2, 8), dtype=bool))
+        assert str(error.value) == "Mask must keep two weights of every four for 2:4"
+
+
+@pytest.mark.parametrize("rank", [1, 5, "auto"])
+def test_low_rank_gives_the_layers_mask_and_size(weights, rank):
+    import lrbi
+
+    ratio = 3.0 if rank == "auto" else None
+    config = lrbi.CompressConfig(sparsity=0.8, rank=rank, ratio=ratio, tile=(20, 15))
+    layer = lrbi.compress(weights, config)
+    each = LowRank.of(layer)
+    index = each.encode(layer)
+    assert index.bits == layer.index_bits
+    np.testing.assert_array_equal(each.decode(index), layer.mask())
 
 
 def expand_bit_by_bit(code, taken, shape):
