@@ -17,6 +17,7 @@ from typing import NoReturn
 import click
 
 import lrbi
+from lrbi.cli.compare import compare
 from lrbi.cli.compress import compress
 from lrbi.cli.decode import decode
 from lrbi.cli.demo import demo
@@ -53,13 +54,14 @@ def cli() -> None:
     lrbi export fc1.lrbi -o rom/
     lrbi simulate fc1.lrbi
     lrbi synth --rank 16 --tile 64x64 --target ecp5
+    lrbi compare weights.safetensors --layer fc1 --sparsity 0.95 --rank 16
 
     Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 a tool is missing,
     130 interrupted.
     """
 
 
-for verb in (compress, show, decode, export, import_, generate, simulate, synth, demo):
+for verb in (compress, show, decode, export, import_, generate, simulate, synth, compare, demo):
     cli.add_command(verb)
 
 
