@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench bench-hw docs clean prove mutate coverage soak fuzz
+.PHONY: help demo test test-torch lint format bench bench-hw paper docs clean prove mutate coverage soak fuzz
 
 help:
 	@echo "make demo        set up, then run the whole flow on a built-in layer"
@@ -15,6 +15,7 @@ help:
 	@echo "make format      ruff's formatter"
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
 	@echo "make bench-hw    all decoders side by side on an FPGA, and a sweep, into docs/: hours (DATA=DIR too)"
+	@echo "make paper       the paper's tables and figures into docs/paper: hours (DATA=DIR, CIFAR=DIR)"
 	@echo "make prove       the formal proofs, each with its cover and its planted faults"
 	@echo "make mutate      the mutation score of the benches, and what they did not catch"
 	@echo "make coverage    Python branches by the tests, Verilog lines and toggles by the benches"
@@ -29,7 +30,7 @@ demo: .venv/installed-sim
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2
 
-test-torch: .venv/installed-test
+test-torch: .venv/installed-test .venv/installed-paper
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pytest -m torch
 
@@ -52,6 +53,11 @@ bench: .venv/installed-bench
 bench-hw: .venv/installed-bench
 	$(BIN)/python -m benchmarks.hardware $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.sweep
+
+# Training runs are kept in build/paper, and not run again. DATA holds mnist/ and weights/.
+paper: .venv/installed-paper
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m benchmarks.paper $(if $(DATA),--data $(DATA)) $(if $(CIFAR),--cifar $(CIFAR)) $(STEPS)
 
 VERIFY := $(BIN)/python -m verification
 
