@@ -54,6 +54,33 @@ def test_equal_gains_have_a_closed_form():
     assert kept_limit(sparsity, rate, np.full(10, 7.0)) == pytest.approx(kept, abs=1e-6)
 
 
+def test_gains_of_zero_are_as_good_as_pruned():
+    """Half of the mask gains nothing: less is told to keep the rest, and all of it can be."""
+    sparsity = 0.8
+    gains = np.repeat([0.0, 1.0], 50)
+    rest = 0.9
+    most = entropy(0.2) - rest * entropy(0.1 / rest)
+    assert kept_limit(sparsity, most, gains) == 1
+    assert kept_limit(sparsity, 0.99 * most, gains) == pytest.approx(1, abs=0.02)
+    assert kept_limit(sparsity, 0.5 * most, gains) < 0.9
+    assert kept_limit(sparsity, 0.01, np.zeros(5)) == 1
+    assert kept_limit(sparsity, 0.01, np.empty(0)) == 1
+
+
+def test_the_largest_of_many_gains_count():
+    """A weight that outweighs all others is kept for next to nothing."""
+    gains = np.r_[np.ones(20_000), 1e9]
+    assert kept_limit(0.95, 0.001, gains) > 0.99
+
+
+def test_bins_tell_nearly_the_same_as_all_gains(monkeypatch):
+    gains = np.random.default_rng(0).lognormal(0, 2, 20_000)
+    binned = kept_limit(0.95, 0.05, gains)
+    monkeypatch.setattr("lrbi.limit._POINTS", 20_000)
+    exact = kept_limit(0.95, 0.05, gains)
+    assert exact - 1e-4 < binned <= exact + 1e-9
+
+
 def test_gaussian_gains_are_what_is_left_of_gaussian_weights():
     gains = gaussian_gains(0.95)
     assert gains.min() == pytest.approx(1.960, abs=1e-3)
