@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lrbi.arrays import Bits, Floats
-from lrbi.config import whole_number
 from lrbi.errors import CheckFailedError, InputError
 from lrbi.formats import (
     Bitmap,
@@ -21,6 +20,7 @@ from lrbi.formats import (
     TwoFour,
     TwoLevel,
     Zstd,
+    viterbi_bits,
 )
 from lrbi.layer import CompressedLayer
 from lrbi.limit import entropy, kept_limit
@@ -60,6 +60,8 @@ class Entry:
     """Magnitude that the exact mask keeps and this one loses; None where no mask is made."""
     sparsity: float | None
     """Share of zeros in the format's mask; None where no mask is made."""
+    rom_bits: int | None = None
+    """Bits of the ROM images, padding included; known of ours alone."""
     note: str = ""
     """What else there is to say."""
 
@@ -77,7 +79,7 @@ class Entry:
 
     def as_dict(self) -> dict[str, Any]:
         """The entry as JSON tells it."""
-        names = ("name", "bits", "bits_per_weight", "cost", "kept", "sparsity", "note")
+        names = ("name", "bits", "bits_per_weight", "rom_bits", "cost", "kept", "sparsity", "note")
         return {name: getattr(self, name) for name in names}
 
 
@@ -91,8 +93,9 @@ class Comparison:
     """Rows and columns of the layer; of several, their weights in all."""
     entropy_bits: float
     """H(S) for every weight: what an index that keeps every random mask must take on average."""
-    limit: float
-    """The most that an index of our size could keep, were the weights independent."""
+    limit: float | None
+    """The most that an index of our size could keep, were the weights independent; None for
+    several layers, among which an index could share out its bits in other ways than ours."""
     left_out: tuple[str, ...] = ()
     """Formats that do not apply, each with its reason."""
 
@@ -114,7 +117,6 @@ def compare(
     Each index is decoded again and compared with its mask. ``viterbi_ratio`` is the number of
     mask bits for an index bit of a Viterbi decompressor, of which only the size is known here.
     """
-    whole_number("Viterbi ratio", viterbi_ratio, 1)
     if not weights.shape == exact.shape == layer.shape:
         raise InputError(
             f"Weights, mask and layer must have one shape, not {weights.shape}, {exact.shape} "
@@ -147,14 +149,14 @@ def compare(
             left_out.append(f"{format_.name}: {reason}")
     viterbi = f"size only: no mask is made; the ratio {viterbi_ratio} is given"
     entries.append(
-        entry(f"viterbi-{viterbi_ratio}", -(-exact.size // viterbi_ratio), None, viterbi)
+        entry(f"viterbi-{viterbi_ratio}", viterbi_bits(exact.size, viterbi_ratio), None, viterbi)
     )
-    if exact.shape[1] % 4:
-        left_out.append(f"2:4: Columns must be a multiple of 4, not {exact.shape[1]}")
-    else:
+    try:
         mask = TwoFour.mask(magnitudes)
         entries.append(stored(TwoFour(), mask, mask))
-    ours = stored(LowRank.of(layer), layer, layer.mask())
+    except InputError as reason:
+        left_out.append(f"2:4: {reason}")
+    ours = replace(stored(LowRank.of(layer), layer, layer.mask()), rom_bits=layer.rom_bits)
     sparsity = 1 - np.count_nonzero(exact) / exact.size
     limit = kept_limit(sparsity, ours.bits_per_weight, gains) if 0 < sparsity < 1 else 1.0
     return Comparison(
@@ -173,21 +175,13 @@ def together(comparisons: Sequence[Comparison]) -> Comparison:
     columns = [_by_name(comparison) for comparison in comparisons]
     common = [name for name in columns[0] if all(name in column for column in columns)]
     sums = [_sum(name, [column[name] for column in columns]) for name in common]
-    left_out = dict.fromkeys(
-        f"{name}: does not apply to every layer"
-        for column in columns
-        for name in column
-        if name not in common
-    )
     reasons = dict.fromkeys(reason for each in comparisons for reason in each.left_out)
-    weights = [each.formats[0].magnitude for each in comparisons]
-    limit = sum(each.limit * weight for each, weight in zip(comparisons, weights, strict=True))
     return Comparison(
         tuple(sums),
         (sum(math.prod(each.shape) for each in comparisons),),
         math.fsum(each.entropy_bits for each in comparisons),
-        limit / sum(weights) if sum(weights) else 1.0,
-        (*reasons, *left_out),
+        None,
+        tuple(reasons),
     )
 
 
@@ -202,6 +196,7 @@ def _sum(name: str, entries: Sequence[Entry]) -> Entry:
         return math.fsum(known) if len(known) == len(entries) else None
 
     weights = sum(entry.weights for entry in entries)
+    roms = total(entry.rom_bits for entry in entries)
     zeros = total(
         None if entry.sparsity is None else entry.sparsity * entry.weights for entry in entries
     )
@@ -212,5 +207,6 @@ def _sum(name: str, entries: Sequence[Entry]) -> Entry:
         magnitude=math.fsum(entry.magnitude for entry in entries),
         cost=total(entry.cost for entry in entries),
         sparsity=None if zeros is None else zeros / weights,
+        rom_bits=None if roms is None else int(roms),
         note=entries[0].note,
     )

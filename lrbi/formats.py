@@ -367,8 +367,7 @@ class TwoFour:
     def encode(self, mask: Bits) -> Index:
         """Store a mask of two of four, rows x columns."""
         shape = _shape(mask)
-        if shape[1] % 4:
-            raise InputError(f"Columns must be a multiple of 4 for 2:4, not {shape[1]}")
+        _check_fours(shape[1])
         if (np.count_nonzero(mask.reshape(-1, 4), axis=1) != 2).any():
             raise InputError("Mask must keep two weights of every four for 2:4")
         return Index(shape, {"index": to_bits(np.flatnonzero(mask) % 4, 2).reshape(-1)})
@@ -383,6 +382,7 @@ class TwoFour:
     @staticmethod
     def mask(magnitudes: Floats) -> Bits:
         """The mask of two of four (rows x columns) that keeps the most magnitude."""
+        _check_fours(magnitudes.shape[1])
         fours = magnitudes.reshape(-1, 4)
         mask = np.zeros(fours.shape, dtype=np.bool_)
         largest = np.argsort(-fours, axis=1, kind="stable")[:, :2]
@@ -545,6 +545,16 @@ class Viterbi:
             number = [np.logical_xor.reduce([state[tap] for tap in output]) for output in taps]
             mask[:, place] = from_bits(np.stack(number, axis=1)) >= self.threshold
         return mask.reshape(index.shape)
+
+
+def _check_fours(cols: int) -> None:
+    if cols % 4:
+        raise InputError(f"Columns must be a multiple of 4, not {cols}")
+
+
+def viterbi_bits(positions: int, ratio: int) -> int:
+    """Size of a Viterbi index that has ``ratio`` mask bits for each of its own."""
+    return -(-positions // whole_number("Viterbi ratio", ratio, 1))
 
 
 def check_chunk(chunk: int, bits: int) -> None:

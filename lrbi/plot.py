@@ -59,14 +59,15 @@ def plot_formats(comparison: Comparison, title: str) -> Any:
         right.scatter(entry.bits_per_weight, entry.kept, color=colour, zorder=3)
         if entry.kept < 0.9999:
             right.annotate(f" {entry.name}", (entry.bits_per_weight, entry.kept), fontsize=8)
-    right.scatter(
-        ours.bits_per_weight, comparison.limit, marker="_", color="black", s=200, zorder=4,
-        label="most at this size, if weights were independent",
-    )  # fmt: skip
+    if comparison.limit is not None:
+        right.scatter(
+            ours.bits_per_weight, comparison.limit, marker="_", color="black", s=200, zorder=4,
+            label="most at this size, if weights were independent",
+        )  # fmt: skip
+        right.legend(fontsize=8, loc="lower right")
     right.set(
         xscale="log", ylim=(0, 1.05), xlabel="index bits a weight",
         ylabel="share of the exact mask's magnitude kept", title="What it keeps",
     )  # fmt: skip
     right.grid(alpha=0.3)
-    right.legend(fontsize=8, loc="lower right")
     return figure

@@ -59,6 +59,8 @@ def test_several_layers(command, model):
     assert found["formats"][0]["bits"] == sum(bits) == 2880 + 1152
     shown = command(*words, "-v").out
     assert "2 layers together: 4032 weights" in shown
+    assert shown.count("limit") == 2  # of each layer, not of both
+    assert found["shannon_limit_kept"] is None
     assert "fc1: 60x48" in shown
     assert "fc1: 60x48" not in command(*words).out
 
@@ -82,6 +84,25 @@ def test_plot(command, model, tmp_path, ending):
     assert (tmp_path / f"again.{ending}").read_bytes() == first
 
 
+def test_what_is_drawn(model):
+    from lrbi.compare import compare
+    from lrbi.plot import plot_formats
+    from lrbi.prune import exact_mask
+
+    exact = exact_mask(model["fc1"], 0.9)
+    layer = lrbi.compress(model["fc1"], lrbi.CompressConfig(sparsity=0.9, rank=4))
+    found = compare(model["fc1"], exact, layer)
+    sizes, keeps = plot_formats(found, "fc1").axes
+    assert [bar.get_width() for bar in sizes.patches] == sorted(
+        (entry.bits_per_weight for entry in found.formats), reverse=True
+    )
+    assert sizes.lines[0].get_xdata()[0] == pytest.approx(found.entropy_bits / 2880)
+    dots = [tuple(place) for each in keeps.collections for place in each.get_offsets()]
+    ours = found.formats[-1]
+    assert (ours.bits_per_weight, ours.kept) in dots
+    assert dots[-1] == (ours.bits_per_weight, found.limit)
+
+
 def test_plot_without_matplotlib(command, model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     made = command(*WORDS, "--plot", "formats.png")
@@ -93,6 +114,7 @@ def test_paper(command):
     made = command("compare", "--paper")
     assert made.code == 0
     assert "544.0" in made.out
+    assert any(line.split()[-3:] == ["38.5", "38.46", "x"] for line in made.out.splitlines())
     found = json.loads(command("compare", "--paper", "--json").out)["claims"]
     by_name = {(claim["table"], claim["what"]): claim for claim in found}
     fc5 = by_name["AlexNet FC5, S = 0.91", "Proposed, k = 32"]

@@ -65,7 +65,8 @@ def compare(
     bits     size of the index, exactly: no padding to bytes or words
     kept     share of the exact mask's magnitude that the format's mask keeps
     H(S)     bits that an index of random masks must take on average if nothing is to be lost
-    limit    the most that any index of our size could keep, were the weights independent
+    limit    the most that any index of our size could keep, were the weights independent; of one
+             layer only
 
     \b
     lrbi compare model.safetensors --layer fc1 -s 0.95 -k 16
@@ -141,7 +142,7 @@ def _print(title: str, comparison: "Comparison") -> None:
             "" if entry.sparsity is None else f"{entry.sparsity:.4f}",
             "" if entry.cost is None else f"{entry.cost:.6g}",
             "" if entry.kept is None else f"{entry.kept:.4f}",
-            entry.note,
+            entry.note if entry.rom_bits is None else f"{entry.rom_bits:,} bits in ROMs",
         )
         for entry in comparison.formats
     ]
@@ -151,11 +152,12 @@ def _print(title: str, comparison: "Comparison") -> None:
         f"{weights / bound:.2f}x" if bound else "", "", "", "", "least for random masks, lossless",
     ))  # fmt: skip
     ours = comparison.formats[-1]
-    rows.append((
-        "limit", f"{ours.bits:,}", f"{ours.bits_per_weight:.4f}",
-        f"{weights / ours.bits:.2f}x" if ours.bits else "", "", "", f"{comparison.limit:.4f}",
-        "most at our size, were the weights independent",
-    ))  # fmt: skip
+    if comparison.limit is not None:
+        rows.append((
+            "limit", f"{ours.bits:,}", f"{ours.bits_per_weight:.4f}",
+            f"{weights / ours.bits:.2f}x" if ours.bits else "", "", "", f"{comparison.limit:.4f}",
+            "most at our size, were the weights independent",
+        ))  # fmt: skip
     print_table(columns, rows)
 
 

@@ -5,7 +5,7 @@ import lrbi
 from lrbi.compare import LOSSLESS, compare, together
 from lrbi.errors import CheckFailedError, InputError
 from lrbi.formats import GolombRice
-from lrbi.limit import entropy
+from lrbi.limit import entropy, kept_limit
 from lrbi.prune import exact_mask
 
 
@@ -39,7 +39,9 @@ def test_every_format_is_there(fours):
     kept = np.sort(np.where(exact, magnitudes, 0).reshape(-1, 4), axis=1)[:, 2:].sum()
     assert two.kept == pytest.approx(kept / magnitudes[exact].sum(), rel=1e-5)
     assert found.entropy_bits == pytest.approx(1200 * entropy(0.2))
-    assert 0.2 < found.limit < 1
+    assert found.limit == kept_limit(0.8, 210 / 1200, magnitudes[exact])
+    assert found.limit != kept_limit(0.8, 210 / 1200)  # these are Gaussian, but not all of them
+    assert (ours.rom_bits, two.rom_bits) == (layer.rom_bits, None)
     assert found.left_out == ()
 
 
@@ -62,10 +64,27 @@ def test_several_layers_are_added_up(fours, weights):
     assert min(one.formats[-1].kept, two.formats[-1].kept) < ours.kept
     assert found["viterbi-5"].cost is None
     assert both.entropy_bits == pytest.approx(one.entropy_bits + two.entropy_bits)
-    assert both.left_out == (
-        "2:4: Columns must be a multiple of 4, not 37",
-        "2:4: does not apply to every layer",
-    )
+    assert both.left_out == ("2:4: Columns must be a multiple of 4, not 37",)
+    assert both.limit is None  # bits could be shared out among layers in other ways
+    assert ours.rom_bits == one.formats[-1].rom_bits + two.formats[-1].rom_bits
+    zeros = sum(each.sparsity * each.weights for each in (one.formats[-1], two.formats[-1]))
+    assert ours.sparsity == pytest.approx(zeros / both.shape[0])
+
+
+def test_a_viterbi_index_has_whole_bits(fours):
+    found, *_ = comparison(fours, viterbi_ratio=7)
+    assert {entry.name: entry.bits for entry in found.formats}["viterbi-7"] == 172  # 171.4
+    with pytest.raises(InputError) as error:
+        comparison(fours, viterbi_ratio=0)
+    assert str(error.value) == "Viterbi ratio must be a whole number of at least 1, not 0"
+
+
+def test_weights_of_value_zero_under_the_exact_mask():
+    weights = np.zeros((20, 30), dtype=np.float32)
+    for spread in (0, 11):  # all zero; then a few that are not, fewer than the mask keeps
+        weights[:, :spread:10] = 1
+        found, _, layer = comparison(weights)
+        assert (found.limit, found.formats[-1].kept) == (1, layer.kept)
 
 
 def test_a_format_that_loses_bits_is_caught(weights, monkeypatch):

@@ -17,6 +17,8 @@ from lrbi.formats import (
     Viterbi,
     Zstd,
 )
+from lrbi.prune import exact_mask
+from lrbi.synthetic import trained_like
 
 LOSSLESS = [Bitmap(), *(Relative(bits) for bits in (1, 2, 4, 5, 9)), Relative(4, chunk=20)]
 LOSSLESS += [TwoLevel(block) for block in (1, 3, 4, 16)]
@@ -174,6 +176,14 @@ class TestTwoLevel:
         assert str(error.value) == "Block must be a whole number of at least 1, not 0"
 
 
+@pytest.mark.parametrize("each", LOSSLESS, ids=lambda each: each.name)
+@pytest.mark.parametrize("sparsity", [0.5, 0.95])
+def test_masks_with_the_structure_of_trained_weights_come_back(each, sparsity):
+    weights = trained_like((30, 60), np.random.default_rng(0))
+    mask = exact_mask(weights, sparsity)
+    np.testing.assert_array_equal(each.decode(each.encode(mask)), mask)
+
+
 class TestPaddedRelative:
     def test_padding_is_a_stored_weight_of_value_zero(self):
         mask = np.zeros((1, 20), dtype=bool)
@@ -262,7 +272,7 @@ class TestTwoFour:
     def test_other_masks_are_refused(self):
         with pytest.raises(InputError) as error:
             TwoFour().encode(np.ones((2, 6), dtype=bool))
-        assert str(error.value) == "Columns must be a multiple of 4 for 2:4, not 6"
+        assert str(error.value) == "Columns must be a multiple of 4, not 6"
         with pytest.raises(InputError) as error:
             TwoFour().encode(np.ones((2, 8), dtype=bool))
         assert str(error.value) == "Mask must keep two weights of every four for 2:4"
