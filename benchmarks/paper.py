@@ -17,6 +17,7 @@ import numpy as np
 import lrbi
 from benchmarks.report import fill, markdown
 from lrbi.arrays import Bits
+from lrbi.atomic import replacing
 from lrbi.compare import compare
 from lrbi.errors import LrbiError
 from lrbi.factorize import Sweep, manipulate
@@ -28,6 +29,7 @@ from lrbi.prune import exact_mask
 
 FOLDER = Path("docs/paper")
 SEED = 0
+SEEDS = range(5)  # where a mean is told
 SPARSITY = 0.95
 FINE_TUNING = 100  # iterations on CIFAR-10
 METHODS = {1: "Method 1: none", 2: "Method 2: squares", 3: "Method 3: amplified by 1/(1-S)"}
@@ -64,6 +66,12 @@ class Study:
             save_plot(figure, self.folder / f"{name}{ending}")
 
 
+def algorithm_1(weights: np.ndarray, **options: Any) -> lrbi.CompressedLayer:
+    """A layer compressed as the paper does it, without any search after that."""
+    options = {"sparsity": SPARSITY, "seed": SEED} | options
+    return lrbi.compress(weights, lrbi.CompressConfig(effort="fast", **options))
+
+
 def gaussian(shape: tuple[int, int] = (800, 500)) -> np.ndarray:
     return np.random.default_rng(SEED).standard_normal(shape, dtype=np.float32)
 
@@ -72,8 +80,10 @@ def sizes(study: Study) -> dict[str, Any]:
     """The size tables: the paper's figures beside ours; all formats of FC1."""
     fc1 = study.fc1()
     trained = "these weights are trained too, but not the paper's: their gaps vary more than theirs"
-    layer = lrbi.compress(fc1, lrbi.CompressConfig(sparsity=SPARSITY, rank=16))
-    comparison = compare(fc1, exact_mask(fc1, SPARSITY), layer)
+    comparison = compare(fc1, exact_mask(fc1, SPARSITY), algorithm_1(fc1, rank=16))
+    for _, weights, sparsity, rank in study.matrices():  # each format gives each mask back
+        layer = algorithm_1(weights, sparsity=sparsity, rank=rank)
+        compare(weights, exact_mask(weights, sparsity), layer)
     study.save(plot_formats(comparison, "LeNet-5 FC1, S = 0.95, k = 16"), "formats")
     return {
         "claims": [claim.as_dict() for claim in claims()],
@@ -108,16 +118,20 @@ def sp(study: Study) -> dict[str, Any]:
         results[str(rank)] = {"points": rows, "best": rows[best]}
         for axis, key in zip(axes, ("S_z", "cost", "accuracy"), strict=True):
             line = axis.plot(
-                [row["S_p"] for row in rows], [row[key] for row in rows], ".-", label=f"k = {rank}"
-            )
-            axis.plot(rows[best]["S_p"], rows[best][key], "o", color=line[0].get_color())
+                [1 - row["S_p"] for row in rows], [row[key] for row in rows], ".-",
+                label=f"k = {rank}",
+            )  # fmt: skip
+            axis.plot(1 - rows[best]["S_p"], rows[best][key], "o", color=line[0].get_color())
     for axis, title, label in zip(
         axes,
         ("The S_z that makes S = 0.95", "Cost (the dot: its least)", "Accuracy, not retrained"),
         ("S_z", "Cost: magnitude lost", "% of MNIST's test set"),
         strict=True,
     ):
-        axis.set(xlabel="S_p, sparsity of I_p", ylabel=label, title=title)
+        axis.set(xlabel="S_p, sparsity of I_p", ylabel=label, title=title, xscale="log")
+        axis.set_xticks([0.5, 0.1, 0.02, 0.004], ["0.5", "0.9", "0.98", "0.996"])
+        axis.minorticks_off()
+        axis.invert_xaxis()  # what matters is near 1
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     study.save(figure, "sp")
@@ -133,7 +147,7 @@ class _Judge:
         from torch.nn.utils import prune
 
         torch.set_num_threads(1)
-        self._data = lenet_mnist.load_mnist(study.data / "mnist")
+        data = lenet_mnist.load_mnist(study.data / "mnist")
         self._model = lenet_mnist.LeNet5()
         places = {"0": "conv1", "2": "conv2", "5": "fc1", "7": "fc2"}
         tensors = study.tensors("lenet5_mnist").items()
@@ -142,9 +156,13 @@ class _Judge:
             for name, value in tensors
         }
         self._model.load_state_dict(state)
+        # This network was trained on images in 0 ... 1.
+        self._images, self._labels = data["test"] + 0.5, data["test_labels"]
+        self._fc1 = self._model.fc1.weight.detach().clone()
+        if (dense := self.accuracy(np.ones((500, 800), dtype=np.bool_))) < 98:
+            raise lrbi.InputError(f"LeNet-5 must tell 98 % of the images right, not {dense} %")
         for name, share in lenet_mnist.OTHERS.items():
             prune.l1_unstructured(self._model.get_submodule(name), "weight", share)
-        self._fc1 = self._model.fc1.weight.detach().clone()
 
     def accuracy(self, mask: Bits) -> float:
         """In percent, right after pruning."""
@@ -153,7 +171,7 @@ class _Judge:
 
         with torch.no_grad():
             self._model.fc1.weight.copy_(self._fc1 * torch.from_numpy(mask))
-        return accuracy(self._model, self._data["test"], self._data["test_labels"])
+        return accuracy(self._model, self._images, self._labels)
 
 
 def _sweep(weights: np.ndarray, rank: int, method: int = 3) -> tuple[Sweep, Any, Any]:
@@ -171,26 +189,18 @@ def survivors(study: Study) -> dict[str, Any]:
     weights = study.fc1()
     tilings = {"1x1, k = 128": (500, 800, 128), "2x2, k = 64": (250, 400, 64),
                "4x4, k = 32": (125, 200, 32)}  # fmt: skip
-    panels: dict[str, dict[str, lrbi.CompressConfig]] = {
-        "rank": {
-            f"k = {rank}": lrbi.CompressConfig(sparsity=SPARSITY, rank=rank)
-            for rank in (16, 64, 256)
-        },
+    panels: dict[str, dict[str, dict[str, Any]]] = {
+        "rank": {f"k = {rank}": {"rank": rank} for rank in (16, 64, 256)},
         "tiling": {
-            f"{name}{where}": lrbi.CompressConfig(
-                sparsity=SPARSITY, rank=rank, tile=(rows, cols), sparsity_per_tile=per_tile
-            )
-            for per_tile, where in ((False, ""), (True, ", S in every tile"))
+            f"{name}{where}": {"rank": rank, "tile": (rows, cols), "sparsity_per_tile": per_tile}
+            for per_tile, where in ((True, ""), (False, ", S in the layer"))
             for name, (rows, cols, rank) in tilings.items()
         },
-        "method": {
-            name: lrbi.CompressConfig(sparsity=SPARSITY, rank=64, method=method)
-            for method, name in METHODS.items()
-        },
+        "method": {name: {"rank": 64, "method": method} for method, name in METHODS.items()},
     }
     titles = {
         "rank": "LeNet-5 FC1, S = 0.95, one tile: weights left, by rank",
-        "tiling": "LeNet-5 FC1, S = 0.95: weights left, by tiling at one ratio (2.4x)",
+        "tiling": "LeNet-5 FC1, S = 0.95 in every tile: weights left, by tiling (2.4x)",
         "method": "LeNet-5 FC1, S = 0.95, k = 64: weights left, by manipulation",
     }
     results: dict[str, Any] = {}
@@ -201,13 +211,14 @@ def survivors(study: Study) -> dict[str, Any]:
         figure = new_figure(8, 4.2)
         axis = figure.subplots()
         results[panel] = {}
-        for name, config in configs.items():
-            layer = lrbi.compress(weights, config)
+        for name, options in configs.items():
+            layer = algorithm_1(weights, **options)
             results[panel][name] = {
                 "cost": layer.cost, "kept": layer.kept, "ratio": layer.ratio,
                 "near_zero": float(np.mean(np.abs(weights[layer.mask()]) < 0.01)),
+                "exact": float(np.mean(exact[layer.mask()])),
             }  # fmt: skip
-            if not config.sparsity_per_tile:
+            if not name.endswith("S in the layer"):
                 counts, _ = np.histogram(weights[layer.mask()], edges)
                 axis.plot(middles, counts, label=f"{name}: kept {layer.kept:.3f}")
         counts, _ = np.histogram(weights[exact], edges)
@@ -235,15 +246,15 @@ def spread(study: Study) -> dict[str, Any]:
             ]
             for axis, which, name in zip(pair, (1, 2), ("M_p", "M_z"), strict=True):
                 values = np.concatenate([part[which].ravel() for part in parts])
-                values = values / values.mean()
-                variation = float(values.std())
-                results[f"{case}, {name}, {cut}x{cut} tiles, k = {rank}"] = variation
-                counts, edges = np.histogram(values, np.linspace(0, 6, 61), density=True)
+                variance, ratio = float(values.var()), float(values.std() / values.mean())
+                results[f"{case}, {name}, {cut}x{cut} tiles, k = {rank}"] = {
+                    "variance": variance, "deviation_by_mean": ratio,
+                }  # fmt: skip
+                counts, edges = np.histogram(values, np.linspace(0, 1, 61), density=True)
                 middles = (edges[1:] + edges[:-1]) / 2
-                label = f"{cut}x{cut} tiles, k = {rank}: deviation {variation:.2f}"
+                label = f"{cut}x{cut} tiles, k = {rank}: variance {variance:.4f}"
                 axis.semilogy(middles, np.maximum(counts, 1e-4), label=label)
-                axis.set(xlabel=f"{name}, as multiples of its mean", ylabel="density",
-                         title=f"{case}: {name}")  # fmt: skip
+                axis.set(xlabel=name, ylabel="density", title=f"{case}: {name}")
                 axis.grid(alpha=0.3)
                 axis.legend(fontsize=8)
     study.save(figure, "spread")
@@ -253,12 +264,9 @@ def spread(study: Study) -> dict[str, Any]:
 def methods(study: Study) -> dict[str, Any]:
     """Cost by manipulation method, and by tiling at one ratio, on real weights: five seeds."""
     results: dict[str, Any] = {"methods": [], "tilings": []}
-    seeds = range(5)
 
     def kept(weights: np.ndarray, **options: Any) -> dict[str, float]:
-        layers = [
-            lrbi.compress(weights, lrbi.CompressConfig(seed=seed, **options)) for seed in seeds
-        ]
+        layers = [algorithm_1(weights, seed=seed, **options) for seed in SEEDS]
         values = [layer.kept for layer in layers]
         return {
             "kept": float(np.mean(values)), "deviation": float(np.std(values, ddof=1)),
@@ -303,8 +311,7 @@ def limit(study: Study) -> dict[str, Any]:
         gains = np.abs(weights)[exact_mask(weights, sparsity)]
         rows = []
         for rank in (4, 8, 16, 32, 64, 128):
-            config = lrbi.CompressConfig(sparsity=sparsity, rank=rank)
-            layer = lrbi.compress(weights, config)
+            layer = algorithm_1(weights, sparsity=sparsity, rank=rank)
             rate = layer.index_bits / weights.size
             rows.append({
                 "rank": rank, "bits_per_weight": rate, "kept": layer.kept,
@@ -351,8 +358,7 @@ def resnet(study: Study) -> dict[str, Any]:
     import resnet_cifar
     from training import Runs
 
-    if study.cifar is None:
-        raise lrbi.InputError("CIFAR-10 must be given (--cifar DIR; make paper CIFAR=DIR)")
+    assert study.cifar is not None
     return resnet_cifar.study(
         study.cifar, study.data / "weights/resnet32-d509ac18.th", Runs(study.runs), sparsity=0.7,
         ranks=[*resnet_cifar.PAPER_RATIO], iterations=FINE_TUNING, seed=SEED, jobs=2,
@@ -393,9 +399,15 @@ def tables(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )  # fmt: skip
     if "survivors" in results:
         yield "survivors", markdown(
-            ["", "", "kept", "of the weights left, below 0.01"],
-            [[panel, name, f"{row['kept']:.3f}", f"{row['near_zero']:.3f}"]
+            ["", "", "kept", "of the weights left: below 0.01", "above the threshold"],
+            [[panel, name, f"{row['kept']:.3f}", f"{row['near_zero']:.3f}", f"{row['exact']:.3f}"]
              for panel, rows in results["survivors"].items() for name, row in rows.items()],
+        )  # fmt: skip
+    if "spread" in results:
+        yield "spread", markdown(
+            ["", "variance", "deviation / mean"],
+            [[name, f"{row['variance']:.4f}", f"{row['deviation_by_mean']:.2f}"]
+             for name, row in results["spread"].items()],
         )  # fmt: skip
     if "methods" in results:
 
@@ -435,7 +447,7 @@ def tables(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "resnet", markdown(resnet_cifar.COLUMNS, resnet_cifar.rows(results["resnet"]))
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.paper", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -448,27 +460,52 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("build/paper"), metavar="DIR",
                         help="where training runs are kept [build/paper]")  # fmt: skip
     parser.add_argument("--tables", action="store_true", help="only fill the page's tables anew")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     for name in options.steps:
         if name not in STEPS:
             parser.error(f"no step {name!r}; there are {', '.join(STEPS)}")
-    if options.data is None and not options.tables:
-        parser.error("--data DIR must be given (make paper DATA=DIR)")
     sys.path.insert(0, "examples")
+    if options.tables:
+        _fill(options.output)
+        return
+    if options.data is None:
+        parser.error("--data DIR must be given (make paper DATA=DIR)")
+    steps = options.steps or [*STEPS]
+    if "resnet" in steps and options.cifar is None:
+        told = "--cifar DIR must be given (make paper CIFAR=DIR)"
+        if options.steps:
+            parser.error(f"for resnet, {told}")
+        print(f"resnet is left out: {told}", file=sys.stderr)
+        steps.remove("resnet")
     options.output.mkdir(parents=True, exist_ok=True)
-    file = options.output / "results.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    if not options.tables:
-        study = Study(options.data, options.cifar, options.output, options.runs)
-        for name in options.steps or STEPS:
-            print(f"{name}: {STEPS[name].__doc__}", file=sys.stderr)
-            try:
-                results[name] = STEPS[name](study)
-            except (LrbiError, OSError) as error:
-                sys.exit(f"benchmarks.paper: {name}: {error}")
-            file.write_text(json.dumps(results, indent=1) + "\n")
-    if (page := options.output / "README.md").exists():
-        for place, text in tables(results):
+    study = Study(options.data, options.cifar, options.output, options.runs)
+    for name in steps:
+        print(f"{name}: {STEPS[name].__doc__}", file=sys.stderr)
+        try:
+            found = STEPS[name](study)
+        except (LrbiError, OSError) as error:
+            sys.exit(f"benchmarks.paper: {name}: {error}")
+        _keep(options.output, name, found)
+        _fill(options.output)
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    file = folder / "results.json"
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _keep(folder: Path, name: str, found: dict[str, Any]) -> None:
+    """Put a step's numbers beside those of the others, which may run in other processes."""
+    results = _results(folder) | {name: found}
+    ordered = {step: results[step] for step in STEPS if step in results}
+    with replacing(folder / "results.json") as temporary:
+        temporary.write_text(json.dumps(ordered, indent=1) + "\n")
+
+
+def _fill(folder: Path) -> None:
+    """Fill the tables of the page, if there is one."""
+    if (page := folder / "README.md").exists():
+        for place, text in tables(_results(folder)):
             fill(page, place, text)
 
 
