@@ -10,6 +10,8 @@ from lrbi.errors import InputError
 
 ENGINES = ("hals", "nimfa")
 METHODS = (1, 2, 3)
+EFFORTS = ("fast", "normal", "high")
+OBJECTIVES = ("paper", "mixed", "all")
 ROM_FORMATS = ("mem", "memb", "mif", "coe", "bin", "ihex", "h")
 
 
@@ -54,6 +56,12 @@ class CompressConfig:
     """The NMF engine, a name in :data:`ENGINES`."""
     iterations: int = 60
     """Iterations of the NMF engine."""
+    effort: str = "normal"
+    """How long to search: Algorithm 1 alone (``fast``), a short search from there (``normal``), or
+    a long one (``high``)."""
+    objective: str = "paper"
+    """Which magnitude a mask is to keep: that under the exact mask (``paper``), that in full and
+    the rest by a quarter (``mixed``), or all of it alike (``all``)."""
     sparsity_per_tile: bool = False
     """Prune every tile to S, as the paper does, instead of the layer as a whole."""
     seed: int = 0
@@ -83,8 +91,15 @@ class CompressConfig:
         if self.method not in METHODS:
             raise InputError(f"Method must be 1, 2 or 3, not {self.method!r}")
         self._set("method", whole_number("Method", self.method, 1))
-        if self.engine not in ENGINES:
-            raise InputError(f"Engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+        for noun, name, names in (
+            ("Engine", "engine", ENGINES),
+            ("Effort", "effort", EFFORTS),
+            ("Objective", "objective", OBJECTIVES),
+        ):
+            if getattr(self, name) not in names:
+                raise InputError(
+                    f"{noun} must be one of {', '.join(names)}, not {getattr(self, name)!r}"
+                )
         self._set("iterations", whole_number("Iterations", self.iterations, 1))
         self._set("seed", whole_number("Seed", self.seed, 0))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lrbi.atomic import replacing
 from lrbi.errors import InputError
-from lrbi.layer import CompressedLayer
+from lrbi.layer import SEARCH, CompressedLayer
 
 FORMAT = 1
 _KEY = "lrbi"
@@ -169,8 +169,8 @@ def restore_layer(
     if not isinstance(fields, dict):
         raise InputError("its metadata are missing")
 
-    def field(name: str, kind: type | tuple[type, ...]) -> Any:
-        value = fields.get(name)
+    def field(name: str, kind: type | tuple[type, ...], absent: Any = None) -> Any:
+        value = fields.get(name, absent)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(f"metadata field {name} is missing or of the wrong type")
         return value
@@ -198,6 +198,7 @@ def restore_layer(
         iterations=field("iterations", int),
         sparsity_per_tile=field("sparsity_per_tile", bool),
         seed=field("seed", int),
+        **{name: field(name, str, absent) for name, absent in SEARCH.items()},
     )
     if (layer.rank, layer.tiles.grid) != (field("rank", int), numbers("grid", 2)):
         raise InputError("rank or grid in the metadata is not that of the factors")

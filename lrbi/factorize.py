@@ -1,6 +1,7 @@
-"""The paper's Algorithm 1 on one tile: from magnitudes to two binary factors."""
+"""One tile, from magnitudes to two binary factors: the paper's Algorithm 1, and a search on."""
 
 import functools
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,10 +16,20 @@ from lrbi.arrays import Bits, Floats, Packed
 from lrbi.layout import pack_rows, unpack_rows
 from lrbi.nmf import ENGINES, Matrix, equalize_peaks
 from lrbi.prune import magnitude_mask
+from lrbi.refine import Schedule, refine
 
 SPARSITY_TOLERANCE = 1e-4
 """How far S_a may stay from S, as a share of the tile, where single bits could come nearer."""
 
+EFFORTS = {
+    "fast": None,
+    "normal": Schedule(cycles=1, rounds=5, sweeps=10, refits=0.5, starts=4, heat=0.12),
+    "high": Schedule(cycles=5, rounds=30, sweeps=10, refits=0.5, starts=4, heat=0.15),
+}
+"""The search after Algorithm 1, by the names of efforts."""
+
+_ATTEMPTS = 16  # results of a search, until one can be settled at S as nearly as Algorithm 1's
+_NEAR_MISS = 0.25  # of a weight that the exact mask prunes, in the mixed objective
 _COARSE_STEPS = 29  # densities of I_p on the first grid, 1/512 ... 1, a factor of 1.25 apart
 _FINE_STEPS = 9  # densities between the neighbours of the best, in each of the refinements
 _REFINEMENTS = 2
@@ -45,6 +56,10 @@ class TileProblem:
     """Name of the NMF engine."""
     iterations: int
     """Iterations of the NMF engine."""
+    effort: str
+    """How long to search for better factors, a name in EFFORTS."""
+    objective: str
+    """Which magnitude the mask is to keep: ``paper``, ``mixed`` or ``all``."""
     seed: tuple[int, ...]
     """Entropy of this tile's random generator."""
 
@@ -86,7 +101,7 @@ def factorize(problem: TileProblem) -> tuple[TileFactors, ...]:
             if exact_rank <= rank:
                 row_factor, col_factor = _exact_factors(goal, transposed)
             else:
-                row_factor, col_factor = _algorithm_1(problem, scaled, goal, rank)
+                row_factor, col_factor = _search(problem, scaled, goal, rank)
             mask = _cover(row_factor, col_factor) > 0
             results.append(
                 TileFactors(
@@ -146,16 +161,53 @@ def _scaled(magnitudes: Floats) -> Matrix:
     return (precise / (precise.max() or 1)).astype(np.float32)
 
 
+def _search(problem: TileProblem, magnitudes: Matrix, goal: Bits, rank: int) -> tuple[Bits, Bits]:
+    """I_p and I_z by Algorithm 1, then by a search that starts there and never ends lower."""
+    rng = np.random.default_rng(problem.seed)
+    gains = gains_of(magnitudes, goal, problem.objective)
+    start = _algorithm_1(problem, magnitudes, goal, gains, rank, rng)
+    schedule = EFFORTS[problem.effort]
+    if schedule is None:
+        return start
+    ones = magnitudes.size - problem.zeros
+    miss_before, kept_before = _outcome(*start, gains, ones)
+    tolerance = max(miss_before, int(SPARSITY_TOLERANCE * gains.size))
+    results = refine(*start, gains, ones, schedule, rng)
+    for factors in itertools.islice(results, _ATTEMPTS):
+        found = settle(*factors, gains, ones)
+        miss, kept = _outcome(*found, gains, ones)
+        if miss <= tolerance and kept >= kept_before:
+            return found
+    return start
+
+
+def gains_of(magnitudes: Matrix, goal: Bits, objective: str) -> Matrix:
+    """What it is worth to keep each weight, given the mask ``goal`` of the largest."""
+    if objective == "all":
+        return magnitudes
+    rest = np.float32(_NEAR_MISS if objective == "mixed" else 0)
+    return np.where(goal, magnitudes, rest * magnitudes)
+
+
+def _outcome(row_factor: Bits, col_factor: Bits, gains: Matrix, ones: int) -> tuple[int, float]:
+    """How many ones the product has too many or too few, and the gains that it keeps."""
+    mask = _cover(row_factor, col_factor) > 0
+    return abs(int(np.count_nonzero(mask)) - ones), float(gains[mask].sum(dtype=np.float64))
+
+
 def _algorithm_1(
-    problem: TileProblem, magnitudes: Matrix, goal: Bits, rank: int
+    problem: TileProblem,
+    magnitudes: Matrix,
+    goal: Bits,
+    gains: Matrix,
+    rank: int,
+    rng: np.random.Generator,
 ) -> tuple[Bits, Bits]:
     """I_p and I_z from NMF: sweep S_p, S_z following from S, and keep the least Cost."""
-    rng = np.random.default_rng(problem.seed)
     target = manipulate(magnitudes, goal, problem.sparsity, problem.method)
     row_scores, col_scores = equalize_peaks(
         *ENGINES[problem.engine](target, rank, problem.iterations, rng)
     )
-    gains = np.where(goal, magnitudes, np.float32(0))
     ones = magnitudes.size - problem.zeros
     sweep = Sweep(row_scores, col_scores, gains, ones)
     best = best_point(sweep.points(sweep.row_bits(np.geomspace(1 / 512, 1.0, _COARSE_STEPS))))

@@ -14,6 +14,9 @@ from lrbi.layout import pack_rows, pad_bits_are_zero, row_bytes, unpack_rows
 from lrbi.product import decode_tiles
 from lrbi.tiles import TileGrid
 
+SEARCH = {"effort": "fast", "objective": "paper"}
+"""Metadata that a file leaves out where they are these."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CompressedLayer:
@@ -51,6 +54,10 @@ class CompressedLayer:
     """Whether every tile was pruned to S by itself."""
     seed: int
     """Seed of everything random."""
+    effort: str = SEARCH["effort"]
+    """How long was searched; Algorithm 1 alone is ``fast``."""
+    objective: str = SEARCH["objective"]
+    """Which magnitude the mask was to keep."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -139,15 +146,23 @@ class CompressedLayer:
             "engine": self.engine,
             "iterations": self.iterations,
             "seed": self.seed,
+            **{name: value for name, value in self._search().items() if value != SEARCH[name]},
         }
+
+    def _search(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in SEARCH}
 
     def summary(self) -> dict[str, Any]:
         """What ``lrbi show`` tells: the metadata, and the sizes that follow from it."""
-        return self.metadata() | {
-            "index_bits": self.index_bits,
-            "rom_bits": self.rom_bits,
-            "ratio": self.ratio if self.index_bits else None,
-        }
+        return (
+            self.metadata()
+            | self._search()
+            | {
+                "index_bits": self.index_bits,
+                "rom_bits": self.rom_bits,
+                "ratio": self.ratio if self.index_bits else None,
+            }
+        )
 
 
 def _check(layer: CompressedLayer) -> None:
@@ -179,8 +194,10 @@ def _check(layer: CompressedLayer) -> None:
             raise InputError(f"Layer {name} must be a share or a magnitude, not {value}")
     if layer.method not in METHODS:
         raise InputError(f"Method must be 1, 2 or 3, not {layer.method!r}")
-    if not (layer.engine.isascii() and layer.engine.isprintable()):
-        raise InputError(f"Engine must be a name, not {layer.engine!r}")
+    for name in ("engine", "effort", "objective"):
+        value = getattr(layer, name)
+        if not (value.isascii() and value.isprintable()):
+            raise InputError(f"{name.capitalize()} must be a name, not {value!r}")
     if layer.iterations < 1 or layer.seed < 0:
         raise InputError("Iterations must be at least 1, and the seed at least 0")
     if not _padding_is_zero(layer):

@@ -192,6 +192,8 @@ def _tile_problems(
                 method=config.method,
                 engine=config.engine,
                 iterations=config.iterations,
+                effort=config.effort,
+                objective=config.objective,
                 seed=(config.seed, tile),
             ),
         )
@@ -272,4 +274,6 @@ def _assemble(plan: _Plan) -> CompressedLayer:
         iterations=config.iterations,
         sparsity_per_tile=config.sparsity_per_tile,
         seed=config.seed,
+        effort=config.effort,
+        objective=config.objective,
     )

@@ -242,6 +242,7 @@ def print_layers(
     }  # fmt: skip
     if verbose:
         columns |= {"method": "right", "engine": "left", "iterations": "right", "seed": "right"}
+        columns |= {"effort": "left", "objective": "left"}
     rows = [_layer_row(name, layer) for name, layer in layers.items()]
     print_table(columns, [row[: len(columns)] for row in rows])
 
@@ -265,6 +266,8 @@ def _layer_row(name: str, layer: "CompressedLayer") -> tuple[str, ...]:
         layer.engine,
         str(layer.iterations),
         str(layer.seed),
+        layer.effort,
+        layer.objective,
     )
 
 

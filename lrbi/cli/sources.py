@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lrbi.cli.options import PATH, Extent, Listed
-from lrbi.config import ENGINES
+from lrbi.config import EFFORTS, ENGINES, OBJECTIVES
 
 if TYPE_CHECKING:
     from lrbi.config import CompressConfig
@@ -39,6 +39,22 @@ def source_options(verb: _Verb) -> _Verb:
             show_default=True,
             metavar="N",
             help="NMF iterations.",
+        ),
+        click.option(
+            "--objective",
+            type=click.Choice(OBJECTIVES),
+            default="paper",
+            show_default=True,
+            help="Which magnitude a mask is to keep: that under the exact mask, that in full and "
+            "the rest by a quarter, or all of it alike.",
+        ),
+        click.option(
+            "--effort",
+            type=click.Choice(EFFORTS),
+            default="normal",
+            show_default=True,
+            help="How long to search for better factors: Algorithm 1 alone, a short search from "
+            "there, or a long one.",
         ),
         click.option(
             "--engine",

@@ -25,6 +25,8 @@ from lrbi.errors import InputError
         ({"tile": (4,)}, "Tile must be a pair of rows and columns, not (4,)"),
         ({"method": 4}, "Method must be 1, 2 or 3, not 4"),
         ({"engine": "svd"}, "Engine must be one of hals, nimfa, not 'svd'"),
+        ({"effort": "slow"}, "Effort must be one of fast, normal, high, not 'slow'"),
+        ({"objective": 1}, "Objective must be one of paper, mixed, all, not 1"),
         ({"iterations": 0}, "Iterations must be a whole number of at least 1, not 0"),
         ({"seed": -1}, "Seed must be a whole number of at least 0, not -1"),
         (

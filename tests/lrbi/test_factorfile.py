@@ -59,6 +59,28 @@ def test_round_trip(saved, layers):
         assert layer.metadata() == layers[name].metadata()
 
 
+@pytest.mark.parametrize(
+    ("effort", "objective", "told"),
+    [
+        ("fast", "paper", {}),
+        ("normal", "paper", {"effort": "normal"}),
+        ("high", "all", {"effort": "high", "objective": "all"}),
+    ],
+)
+def test_a_file_tells_of_a_search_where_there_was_one(tmp_path, effort, objective, told):
+    """Files from before there was any are read as what they are."""
+    weights = np.random.default_rng(0).standard_normal((9, 13))
+    config = lrbi.CompressConfig(sparsity=0.7, rank=2, effort=effort, objective=objective)
+    layer = lrbi.compress(weights, config)
+    lrbi.save(tmp_path / "x.lrbi", {"x": layer})
+    fields = layer.metadata()
+    assert {name: fields[name] for name in ("effort", "objective") if name in fields} == told
+    found = lrbi.load(tmp_path / "x.lrbi")["x"]
+    assert found == layer
+    assert (found.effort, found.objective) == (effort, objective)
+    assert found.summary().items() >= {"effort": effort, "objective": objective}.items()
+
+
 def test_same_layers_same_bytes_in_any_order(saved, layers, tmp_path):
     lrbi.save(tmp_path / "again.lrbi", dict(reversed(layers.items())))
     assert (tmp_path / "again.lrbi").read_bytes() == saved.read_bytes()

@@ -34,6 +34,8 @@ def problem(weights, sparsity=0.8, rank=3, **changes):
         "method": 3,
         "engine": "hals",
         "iterations": 30,
+        "effort": "normal",
+        "objective": "paper",
         "seed": (0, 0),
     }
     return TileProblem(**(fields | changes))

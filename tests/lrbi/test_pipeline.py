@@ -187,19 +187,22 @@ def test_every_option_reaches_the_tiles(weights):
             return super().submit(function, problem)
 
     config = CompressConfig(
-        sparsity=0.7, rank=5, tile=(30, 37), method=2, engine="nimfa", iterations=4, seed=9
-    )
+        sparsity=0.7, rank=5, tile=(30, 37), method=2, engine="nimfa", iterations=4, seed=9,
+        effort="fast", objective="mixed",
+    )  # fmt: skip
     with Recorder(1) as pool:
         layer = compress(weights, config, executor=pool)
     for number, problem in enumerate(pool.problems):
         assert problem.ranks == (5,)
         assert (problem.method, problem.engine, problem.iterations) == (2, "nimfa", 4)
+        assert (problem.effort, problem.objective) == ("fast", "mixed")
         assert problem.seed == (9, number)
         assert problem.sparsity == 0.7
         exact = exact_mask(weights, 0.7)[layer.tiles.bounds(number)]
         np.testing.assert_array_equal(problem.exact, exact)
         assert problem.zeros == np.count_nonzero(~exact)
     assert (layer.method, layer.engine, layer.iterations, layer.seed) == (2, "nimfa", 4, 9)
+    assert (layer.effort, layer.objective) == ("fast", "mixed")
 
 
 def test_poor_tiles_with_a_sparsity_of_their_own_are_as_good_as_alone():
