@@ -18,12 +18,14 @@ from lrbi.errors import InputError, MissingToolError
 from lrbi.factorfile import save as save_factors
 from lrbi.layer import CompressedLayer
 from lrbi.pipeline import LayerSource, OnTile, compress_layers
-from lrbi.weights import as_matrix, matching
+from lrbi.weights import FLOAT_TYPES, as_matrix, matching
 
 try:
     import torch
+    from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
     from torch.nn.parameter import UninitializedParameter as Uninitialized
     from torch.nn.utils import prune as torch_prune
+    from torch.nn.utils.parametrize import ParametrizationList
 except ImportError as error:
     raise MissingToolError("lrbi.torch needs PyTorch (pip install 'lrbi[torch]')") from error
 
@@ -46,7 +48,7 @@ def prune(
     a module, whose weights are meant (``"fc1"`` is ``"fc1.weight"``), or a glob of either. Each
     parameter takes the configuration of the first name that means it. Weights of Linear, Conv,
     recurrent and Embedding modules can be pruned, and any other parameter of two or more
-    dimensions that a module holds itself; a convolution's (out, in, kh, kw) is taken as
+    dimensions of a module that is called; a convolution's (out, in, kh, kw) is taken as
     (out, in*kh*kw) unless ``reshape`` says otherwise.
 
     ``save`` is a factor file to write, ``NAME.lrbi``, with a layer for each parameter. All masks
@@ -180,19 +182,31 @@ def _names(model: torch.nn.Module) -> dict[str, bool]:
 def _place(model: torch.nn.Module, name: str) -> _Place:
     """Where a parameter stands; refuses what torch could not hold a mask on."""
     path, _, attribute = name.rpartition(".")
+    # Not by get_submodule, which ScriptModules refuse.
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if isinstance(modules.get(path), torch.jit.ScriptModule):
+        raise InputError(
+            f"Layer {name} must be of a Python module, not of a ScriptModule "
+            "(prune the model that it was made from)"
+        )
     try:
-        place = _Place(model.get_submodule(path), attribute)
+        place = _Place(modules[path], attribute)
         parameter = place.parameter
     except (AttributeError, KeyError, AssertionError) as error:
         raise InputError(
             f"Layer {name} must be a parameter of the model (model.named_parameters() lists them)"
         ) from error
-    if isinstance(parameter, Uninitialized):
-        raise InputError(f"Layer {name} must have its weights (run the model once before)")
-    if parameter.dim() < 2 or not parameter.is_floating_point():
+    _check_values(name, parameter)
+    if any(parameter is part for part in _parametrized(model)):
         raise InputError(
-            f"Layer {name} must be floating-point of at least 2 dimensions, not "
-            f"{str(parameter.dtype).removeprefix('torch.')} of shape {tuple(parameter.shape)}"
+            f"Layer {name} must be a weight itself, not what a parametrization makes one of "
+            "(torch.nn.utils.parametrize.remove_parametrizations makes it a weight again)"
+        )
+    uncalled = _uncalled(place.module)
+    if uncalled:
+        raise InputError(
+            f"Layer {name} must be of a module that is called, not of {uncalled} "
+            "(torch holds masks in calls only; name the layers that are meant, but not this)"
         )
     users = [*_users(model, parameter)]
     if len(users) > 1:
@@ -201,6 +215,42 @@ def _place(model: torch.nn.Module, name: str) -> _Place:
             "(torch would hold the mask on one of them only)"
         )
     return place
+
+
+def _check_values(name: str, parameter: torch.nn.Parameter) -> None:
+    """Refuse a parameter that is no matrix, or none with values that torch can multiply."""
+    if isinstance(parameter, Uninitialized):
+        raise InputError(f"Layer {name} must have its weights (run the model once before)")
+    kind = str(parameter.dtype).removeprefix("torch.")
+    if parameter.dim() < 2 or not parameter.is_floating_point():
+        raise InputError(
+            f"Layer {name} must be floating-point of at least 2 dimensions, not "
+            f"{kind} of shape {tuple(parameter.shape)}"
+        )
+    if kind not in FLOAT_TYPES:
+        raise InputError(
+            f"Layer {name} must be one of {', '.join(FLOAT_TYPES)}, not {kind} "
+            "(torch cannot multiply it by a mask; prune before it is converted)"
+        )
+    if parameter.is_meta:
+        raise InputError(
+            f"Layer {name} must have its weights, not be on the meta device (load them before)"
+        )
+
+
+def _parametrized(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    for module in model.modules():
+        if isinstance(module, ParametrizationList):
+            yield from module.parameters()
+
+
+def _uncalled(module: torch.nn.Module) -> str | None:
+    """What a module is whose weights others take without calling it; None if it is called."""
+    if isinstance(module, NonDynamicallyQuantizableLinear):
+        return "MultiheadAttention's out_proj"
+    if getattr(module.forward, "__func__", None) is torch.nn.Module.forward:  # it has none
+        return f"a {type(module).__name__}"
+    return None
 
 
 def _users(model: torch.nn.Module, parameter: torch.nn.Parameter) -> Iterator[str]:

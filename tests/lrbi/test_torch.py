@@ -1,5 +1,7 @@
 """Low-rank masks on PyTorch models; run by ``make test-torch``."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -97,6 +99,8 @@ def test_a_gradual_schedule_replaces_masks(torch, model):
         before = {name: effective(model, name).copy() for name in NAMES}
         layers = prune(model, {"*": config(sparsity, 4)})
         for name, layer in layers.items():
+            # Weights that were pruned count as zero.
+            assert layer == lrbi.compress(before[name], config(sparsity, 4)), name
             # The mask is the low-rank one itself, not what it has in common with the last.
             mask = dict(model.named_buffers())[f"{name}_mask"].numpy()
             np.testing.assert_array_equal(mask, layer.source_mask())
@@ -191,6 +195,124 @@ def test_refusals_change_nothing(model, layers, message):
     after = model.state_dict()
     assert all((after[name] == value).all() for name, value in before.items())
     assert [*after] == [*before]
+
+
+def test_a_file_that_cannot_be_written_changes_nothing(model, tmp_path):
+    from lrbi.torch import prune
+
+    before = [*model.state_dict()]
+    with pytest.raises(InputError, match="^Output .*model.lrbi cannot be written: No such file"):
+        prune(model, {"head": config()}, save=tmp_path / "none" / "model.lrbi")
+    assert [*model.state_dict()] == before
+
+
+def test_attention(torch):
+    from lrbi.torch import prune
+
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.raises(InputError) as error:
+        prune(layer, {"*": config()})
+    assert str(error.value) == (
+        "Layer self_attn.out_proj.weight must be of a module that is called, not of "
+        "MultiheadAttention's out_proj (torch holds masks in calls only; name the layers that are "
+        "meant, but not this)"
+    )
+    pruned = prune(layer, {"self_attn.in_proj_weight": config(), "linear?": config()})
+    assert [*pruned] == ["self_attn.in_proj_weight", "linear1.weight", "linear2.weight"]
+    words = torch.rand(3, 4, 8)
+    for training in (True, False):
+        layer.train(training)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(1)
+            layer(words)  # without gradients, eval takes torch's fast path where it can
+        for name, found in pruned.items():
+            mask = torch.from_numpy(found.source_mask())
+            original = dict(layer.named_parameters())[f"{name}_orig"]
+            assert torch.equal(torch.tensor(effective(layer, name)), original * mask), name
+
+
+def test_parameters_of_modules_that_are_not_called(torch):
+    from lrbi.torch import prune
+
+    model = torch.nn.Module()
+    model.parts = torch.nn.ParameterList([torch.rand(5, 5)])
+    with pytest.raises(InputError) as error:
+        prune(model, {"parts.0": config()})
+    assert str(error.value) == (
+        "Layer parts.0 must be of a module that is called, not of a ParameterList (torch holds "
+        "masks in calls only; name the layers that are meant, but not this)"
+    )
+
+
+def test_parametrized_weights_are_refused(torch):
+    from lrbi.torch import prune
+
+    model = torch.nn.Sequential(torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(6, 6)))
+    for pattern in ("*", "0.parametrizations.weight.original"):
+        with pytest.raises(InputError) as error:
+            prune(model, {pattern: config()})
+        assert str(error.value) == (
+            "Layer 0.parametrizations.weight.original must be a weight itself, not what a "
+            "parametrization makes one of (torch.nn.utils.parametrize.remove_parametrizations "
+            "makes it a weight again)"
+        )
+    torch.nn.utils.parametrize.remove_parametrizations(model[0], "weight")
+    assert [*prune(model, {"*": config()})] == ["0.weight"]
+
+
+def test_values_that_torch_cannot_mask(torch):
+    from lrbi.torch import apply, prune
+
+    layer = prune(torch.nn.Linear(6, 6), {"weight": config()})["weight"]
+    for module, message in (
+        (
+            torch.nn.Linear(6, 6, device="meta"),
+            "Layer weight must have its weights, not be on the meta device (load them before)",
+        ),
+        (
+            torch.nn.Linear(6, 6).to(torch.float8_e4m3fn),
+            "Layer weight must be one of float16, bfloat16, float32, float64, not float8_e4m3fn "
+            "(torch cannot multiply it by a mask; prune before it is converted)",
+        ),
+    ):
+        for refused in (
+            lambda module=module: prune(module, {"weight": config()}),
+            lambda module=module: apply(module, {"weight": layer}),
+        ):
+            with pytest.raises(InputError) as error:
+                refused()
+            assert str(error.value) == message
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_script_modules_are_refused(torch):
+    from lrbi.torch import prune
+
+    script = torch.jit.script(torch.nn.Linear(6, 6))
+    for model, name in ((script, "weight"), (torch.nn.Sequential(script), "0.weight")):
+        with pytest.raises(InputError) as error:
+            prune(model, {"*": config()})
+        assert str(error.value) == (
+            f"Layer {name} must be of a Python module, not of a ScriptModule "
+            "(prune the model that it was made from)"
+        )
+
+
+def test_copies(torch, model):
+    """What docs/training.md says of copies."""
+    from lrbi.torch import apply, prune
+
+    layers = prune(model, {"head": config()})
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        copy.deepcopy(model)
+    fresh = type(model)()
+    with pytest.raises(RuntimeError, match="head.weight_mask"):
+        fresh.load_state_dict(model.state_dict())
+    apply(fresh, layers)
+    fresh.load_state_dict(model.state_dict())
+    words = torch.arange(40).reshape(5, 8) % 30
+    torch.testing.assert_close(fresh(words), model(words))
 
 
 def test_shared_weights_are_refused(torch):
