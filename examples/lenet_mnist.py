@@ -24,17 +24,19 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch.nn.utils import prune as torch_prune
-from training import Runs, accuracy, at_least_one, batches, numbers, train
+from training import Runs, accuracy, at_least_one, batches, digest, numbers, train
 
 import lrbi
 import lrbi.torch
 from lrbi.atomic import replacing
+from lrbi.config import EFFORTS, OBJECTIVES
 from lrbi.errors import InputError, LrbiError
+from lrbi.paper import LENET_RANKS
 
 SPARSITY = 0.95
 OTHERS = {"conv1": 0.34, "conv2": 0.88, "fc2": 0.81}
 """Share of zeros in the other layers: Han et al. keep 66, 12 and 19 %."""
-RANKS = [4, 8, 16, 32, 64, 128, 256]
+RANKS = [*LENET_RANKS]
 BATCH = 50
 PAPER = {4: (33.69, 99.07), 8: (34.52, 99.09), 16: (30.28, 99.13), 32: (32.52, 99.13),
          64: (36.02, 99.14), 128: (34.22, 99.16), 256: (42.86, 99.19)}  # fmt: skip
@@ -69,6 +71,15 @@ def load_mnist(folder: Path) -> dict[str, torch.Tensor]:
         labels = _idx(folder, f"{prefix}-labels-idx1-ubyte", 1)
         if len(images) != len(labels):
             raise InputError(f"MNIST in {folder} must have a label for each image")
+        if not len(images) or images.shape[1:] != (28, 28):
+            raise InputError(
+                f"MNIST in {folder} must have {part} images of 28 x 28 pixels, not "
+                f"{' x '.join(map(str, images.shape[1:])) if len(images) else 'none'}"
+            )
+        if labels.max() > 9:
+            raise InputError(
+                f"MNIST in {folder} must have {part} labels of at most 9, not {labels.max()}"
+            )
         sets[part] = torch.from_numpy(images[:, np.newaxis] / np.float32(255) - np.float32(0.5))
         sets[f"{part}_labels"] = torch.from_numpy(labels.astype(np.int64))
     return sets
@@ -116,29 +127,32 @@ def pretrain(folder: Path, iterations: int, seed: int, output: Path) -> dict[str
 
 
 def retrain(
-    folder: Path, start: Path, pretrained: int, iterations: int, seed: int, way: str
-) -> dict[str, Any]:
-    """Prune in the given way, ``dense``, ``magnitude`` or a rank, then train on."""
+    folder: Path, start: Path, pretrained: int, iterations: int, seed: int, way: str,
+    config: lrbi.CompressConfig | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Prune in the given way, ``dense``, ``magnitude`` or a rank, then train on.
+
+    With a rank, ``config`` says how FC1 is compressed.
+    """
     data = _mnist(folder)
     model = LeNet5()
     model.load_state_dict(torch.load(start, weights_only=True))
     result: dict[str, Any] = {"seed": seed, "way": way}
     if way != "dense":
-        result |= prune(model, way, seed)
+        result |= prune(model, config)
     result["pruned"] = accuracy(model, data["test"], data["test_labels"])
     _train(model, data, range(pretrained, pretrained + iterations), seed + 1_000_000)
     result["retrained"] = accuracy(model, data["test"], data["test_labels"])
     return result
 
 
-def prune(model: LeNet5, way: str, seed: int) -> dict[str, Any]:
-    """All layers by magnitude, FC1 in the given way: ``magnitude`` or a rank."""
+def prune(model: LeNet5, config: lrbi.CompressConfig | None) -> dict[str, Any]:
+    """FC1 by a low-rank mask, or by magnitude if there is no config; the others by magnitude."""
     for name, share in OTHERS.items():
         torch_prune.l1_unstructured(model.get_submodule(name), "weight", share)
-    if way == "magnitude":
+    if config is None:
         torch_prune.l1_unstructured(model.fc1, "weight", SPARSITY)
         return {"kept": 1.0}
-    config = lrbi.CompressConfig(sparsity=SPARSITY, rank=int(way), seed=seed)
     layer = lrbi.torch.prune(model, {"fc1": config})["fc1.weight"]
     return {"kept": layer.kept, "ratio": layer.ratio, "sparsity": layer.sparsity}
 
@@ -150,11 +164,32 @@ def _train(model: LeNet5, data: dict[str, torch.Tensor], iterations: range, seed
 
 def study(
     folder: Path, runs: Runs, *, before: int, after: int, ranks: list[int], seeds: list[int],
-    jobs: int,
+    jobs: int, effort: str = "fast", objective: str = "paper",
 ) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
     """All runs of the table, by ``pretrained``, ``dense``, ``magnitude`` and rank: one a seed."""
-    starts = {seed: f"lenet-{before}-seed{seed}" for seed in seeds}
+    # Refused here, not in a worker after hours.
+    configs = {
+        (seed, str(rank)): lrbi.CompressConfig(
+            sparsity=SPARSITY, rank=rank, seed=seed, effort=effort, objective=objective
+        )
+        for seed in seeds
+        for rank in ranks
+    }
+    data = digest(*_mnist(folder).values())
+    starts = {seed: f"lenet-{data}-{before}-seed{seed}" for seed in seeds}
     weights = {seed: runs.path(start, ".pt") for seed, start in starts.items()}
+    ways = ["dense", "magnitude", *map(str, ranks)]
+    search = [word for word in (effort, objective) if word not in ("fast", "paper")]
+    names = {
+        (seed, way): "-".join(
+            [starts[seed], way, *(search if (seed, way) in configs else ()), str(after)]
+        )
+        for seed in seeds
+        for way in ways
+    }
+    for (seed, _), name in names.items():
+        if runs.get(name) is None and not weights[seed].exists():
+            runs.path(starts[seed]).unlink(missing_ok=True)  # to be trained again
     done = runs.all(
         {
             start: (pretrain, (folder, before, seed, weights[seed]))
@@ -162,18 +197,16 @@ def study(
         },
         jobs,
     )
-    ways = ["dense", "magnitude", *map(str, ranks)]
     tasks = {
-        f"{starts[seed]}-{way}-{after}": (
-            retrain, (folder, weights[seed], before, after, seed, way)
+        name: (
+            retrain, (folder, weights[seed], before, after, seed, way, configs.get((seed, way)))
         )
-        for seed in seeds
-        for way in ways
+        for (seed, way), name in names.items()
     }  # fmt: skip
     results = runs.all(tasks, jobs)
     table: dict[str, list[dict[str, Any]]] = {"pretrained": [done[starts[seed]] for seed in seeds]}
     for way in ways:
-        table[way] = [results[f"{starts[seed]}-{way}-{after}"] for seed in seeds]
+        table[way] = [results[names[seed, way]] for seed in seeds]
     return table
 
 
@@ -220,18 +253,22 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", type=numbers, default=[0, 1, 2], metavar="N,...",
                         help="a run for each [0,1,2]")  # fmt: skip
+    parser.add_argument("--effort", choices=EFFORTS, default="fast",
+                        help="fast is the paper's Algorithm 1 [fast]")  # fmt: skip
+    parser.add_argument("--objective", choices=OBJECTIVES, default="paper",
+                        help="which magnitude FC1's mask is to keep [paper]")  # fmt: skip
     parser.add_argument("--jobs", type=at_least_one, default=2, metavar="N",
                         help="runs at a time, a thread each [2]")  # fmt: skip
     parser.add_argument("--runs", type=Path, default=Path("build/paper"), metavar="DIR",
                         help="where results are kept [build/paper]")  # fmt: skip
     options = parser.parse_args(arguments)
     try:
-        _mnist(options.data)  # refused here, not in a worker
         table = study(
             options.data, Runs(options.runs), before=options.pretrain, after=options.retrain,
-            ranks=options.ranks, seeds=options.seeds, jobs=options.jobs,
+            ranks=options.ranks, seeds=options.seeds, jobs=options.jobs, effort=options.effort,
+            objective=options.objective,
         )  # fmt: skip
-    except LrbiError as error:
+    except (LrbiError, OSError) as error:
         sys.exit(f"lenet_mnist: {error}")
     print(f"pre-trained: {mean(table['pretrained'], 'accuracy')} %")
     printed = Table(*COLUMNS)

@@ -15,6 +15,7 @@ Each run is kept in --runs, so that interrupted work goes on where it stopped.
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -29,11 +30,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch.nn.utils import prune as torch_prune
-from training import Batch, Runs, accuracy, at_least_one, batches, train
+from training import Batch, Runs, accuracy, at_least_one, batches, digest, train
 
 import lrbi
 import lrbi.torch
+from lrbi.config import EFFORTS
 from lrbi.errors import InputError, LrbiError, MissingToolError
+from lrbi.paper import RESNET32, RESNET32_RATIOS, resnet_ratio
 from lrbi.weights import open_weights
 
 CHANNELS = (16, 32, 64)
@@ -46,14 +49,17 @@ DEVIATION = (0.229, 0.224, 0.225)
 Ranks = tuple[int, int, int]
 """The ranks for 16, 32 and 64 input channels."""
 
-RESHAPES: dict[str, lrbi.torch.Reshape] = {
-    "out x in*9": lambda shape: (shape[0], math.prod(shape[1:])),
-    "3out x 3in": lambda shape: (3 * shape[0], 3 * shape[1]),
-}
-"""The matrices that a convolution (out, in, 3, 3) is compressed as, row by row."""
 
-PAPER_RATIO = {(4, 4, 4): 10.29, (4, 8, 16): 6.74, (8, 8, 8): 5.12,
-               (8, 16, 32): 3.09, (16, 16, 16): 2.56, (16, 32, 64): 1.55}  # fmt: skip
+def _ranks(text: str) -> Ranks:
+    low, middle, high = map(int, text.split("/"))
+    return low, middle, high
+
+
+RESHAPES = {"out x in*9": 9, "3out x 3in": 3}
+"""The matrices that a convolution (out, in, 3, 3) is compressed as, row by row: by how much their
+columns are more than its inputs."""
+
+PAPER_RATIO = dict(sorted((_ranks(text), ratio) for text, ratio in RESNET32_RATIOS.items()))
 PAPER = {
     0.6: dict(zip(PAPER_RATIO, (92.0, 92.2, 92.0, 92.4, 92.2, 92.3), strict=True)),
     0.7: dict(zip(PAPER_RATIO, (91.5, 91.5, 91.5, 91.8, 91.8, 91.7), strict=True)),
@@ -211,14 +217,11 @@ def _cifar(folder: Path, part: str) -> Batch:
 
 def layer_shapes() -> dict[str, tuple[int, int, int, int]]:
     """Name and shape of each convolution that is pruned."""
-    shapes = {}
-    before = CHANNELS[0]
-    for group, outputs in enumerate(CHANNELS, 1):
-        for block in range(BLOCKS):
-            for conv in (1, 2):
-                shapes[f"layer{group}.{block}.conv{conv}"] = (outputs, before, 3, 3)
-                before = outputs
-    return shapes
+    places = itertools.product((1, 2, 3), range(BLOCKS), (1, 2))
+    return {
+        f"layer{group}.{block}.conv{conv}": (outputs, inputs, 3, 3)
+        for (group, block, conv), (inputs, outputs) in zip(places, RESNET32, strict=True)
+    }
 
 
 def rank_of(shape: tuple[int, ...], ranks: Ranks) -> int:
@@ -228,14 +231,13 @@ def rank_of(shape: tuple[int, ...], ranks: Ranks) -> int:
 
 def nominal_ratio(ranks: Ranks, reshape: str) -> float:
     """The index ratio that the ranks would have if all of each were used."""
-    shapes = layer_shapes().values()
-    bits = sum(rank_of(shape, ranks) * sum(RESHAPES[reshape](shape)) for shape in shapes)
-    return sum(map(math.prod, shapes)) / bits
+    return resnet_ratio(ranks, RESHAPES[reshape])
 
 
 def prune(
-    model: ResNet32, sparsity: float, ranks: Ranks | None, reshape: str, seed: int
-) -> dict[str, Any]:
+    model: ResNet32, sparsity: float, ranks: Ranks | None, reshape: str, seed: int,
+    effort: str = "fast",
+) -> dict[str, Any]:  # fmt: skip
     """Prune each layer to the sparsity by masks of these ranks, or by magnitude if there are none.
 
     The share kept of the exact masks' magnitude is the layers' mean, each weighted by its size.
@@ -245,8 +247,11 @@ def prune(
         for name in shapes:
             torch_prune.l1_unstructured(model.get_submodule(name), "weight", sparsity)
         return {"kept": 1.0, "ratio": 1.0}
+    factor = RESHAPES[reshape]
     layers = lrbi.torch.prune(
-        model, configs(sparsity, ranks, seed), reshape=RESHAPES[reshape]
+        model,
+        configs(sparsity, ranks, seed, effort),
+        reshape=lambda shape: (shape[0] * 9 // factor, shape[1] * factor),
     ).values()
     sizes = [math.prod(layer.shape) for layer in layers]
     weights, bits = sum(sizes), sum(layer.index_bits for layer in layers)
@@ -263,10 +268,14 @@ def prune(
     }
 
 
-def configs(sparsity: float, ranks: Ranks, seed: int) -> dict[str, lrbi.CompressConfig]:
+def configs(
+    sparsity: float, ranks: Ranks, seed: int, effort: str
+) -> dict[str, lrbi.CompressConfig]:
     """How each layer is compressed."""
     return {
-        name: lrbi.CompressConfig(sparsity=sparsity, rank=rank_of(shape, ranks), seed=seed)
+        name: lrbi.CompressConfig(
+            sparsity=sparsity, rank=rank_of(shape, ranks), seed=seed, effort=effort
+        )
         for name, shape in layer_shapes().items()
     }
 
@@ -298,7 +307,7 @@ def tune(model: ResNet32, data: Batch, iterations: int, seed: int) -> None:
 
 def run(
     folder: Path, checkpoint: Path, way: str, reshape: str, sparsity: float, iterations: int,
-    seed: int, images: int,
+    seed: int, images: int, effort: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Prune in the given way, ``dense``, ``magnitude`` or ranks, then train on."""
     test, truth = (part[:images] for part in _cifar(folder, "test"))
@@ -307,7 +316,7 @@ def run(
     if way != "dense":
         result["target"] = sparsity
         ranks = None if way == "magnitude" else _ranks(way)
-        result |= prune(model, sparsity, ranks, reshape, seed)
+        result |= prune(model, sparsity, ranks, reshape, seed, effort)
     result["pruned"] = accuracy(model, test, truth)
     if iterations:
         tune(model, _cifar(folder, "train"), iterations, seed)
@@ -317,27 +326,28 @@ def run(
 
 def study(
     folder: Path, checkpoint: Path, runs: Runs, *, sparsity: float, ranks: list[Ranks],
-    iterations: int, seed: int, jobs: int, images: int | None = None,
+    iterations: int, seed: int, jobs: int, images: int | None = None, effort: str = "fast",
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """All runs of the table, by name: ``dense``, ``magnitude``, and each rank in each reshape."""
     # Refused here, not in a worker.
     for triple in ranks:
-        configs(sparsity, triple, seed)
+        configs(sparsity, triple, seed, effort)
     load_model(checkpoint)
     tested = len(_cifar(folder, "test")[0][:images])
-    if iterations:
-        _cifar(folder, "train")
-    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()[:8]
+    parts = ("test", "train") if iterations else ("test",)
+    data = digest(*(tensor for part in parts for tensor in _cifar(folder, part)))
+    start = hashlib.sha256(checkpoint.read_bytes()).hexdigest()[:8]
     pairs = [("dense", ""), ("magnitude", "")]
     pairs += [("/".join(map(str, triple)), reshape) for triple in ranks for reshape in RESHAPES]
     names = {}
     for way, reshape in pairs:
-        what = way if way == "dense" else f"{sparsity}-{way}-{reshape}"
+        search = f"-{effort}" if reshape and effort != "fast" else ""
+        what = way if way == "dense" else f"{sparsity}-{way}{search}-{reshape}"
         plain = "".join(letter for letter in what.replace("/", "_") if letter not in " *")
-        name = f"resnet32-{digest}-{plain.strip('-')}-{iterations}-seed{seed}-of{tested}"
+        name = f"resnet32-{start}-{data}-{plain.strip('-')}-{iterations}-seed{seed}-of{tested}"
         names[f"{way} {reshape}".strip()] = name
     tasks = {
-        name: (run, (folder, checkpoint, way, reshape, sparsity, iterations, seed, tested))
+        name: (run, (folder, checkpoint, way, reshape, sparsity, iterations, seed, tested, effort))
         for name, (way, reshape) in zip(names.values(), pairs, strict=True)
     }
     results = runs.all(tasks, jobs)
@@ -371,11 +381,6 @@ def _cell(value: float | None, form: str, unit: str = "") -> str:
 
 COLUMNS = ("ranks", "matrix", "index ratio", "nominal", "kept", "% after pruning",
            "% after fine-tuning", "paper: ratio", "paper: % after 65K")  # fmt: skip
-
-
-def _ranks(text: str) -> Ranks:
-    low, middle, high = map(int, text.split("/"))
-    return low, middle, high
 
 
 def rank_groups(text: str) -> list[Ranks]:
@@ -414,6 +419,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--images", type=at_least_one, metavar="N",
                         help="test with the first N only [all]")  # fmt: skip
     parser.add_argument("--seed", type=at_least_zero, default=0, metavar="N", help="[0]")
+    parser.add_argument("--effort", choices=EFFORTS, default="fast",
+                        help="fast is the paper's Algorithm 1 [fast]")  # fmt: skip
     parser.add_argument("--jobs", type=at_least_one, default=2, metavar="N",
                         help="runs at a time, a thread each [2]")  # fmt: skip
     parser.add_argument("--runs", type=Path, default=Path("build/paper"), metavar="DIR",
@@ -423,9 +430,9 @@ def main(arguments: list[str] | None = None) -> None:
         results = study(
             options.data, options.checkpoint, Runs(options.runs), sparsity=options.sparsity,
             ranks=options.ranks, iterations=options.iterations, seed=options.seed,
-            jobs=options.jobs, images=options.images,
+            jobs=options.jobs, images=options.images, effort=options.effort,
         )  # fmt: skip
-    except LrbiError as error:
+    except (LrbiError, OSError) as error:
         sys.exit(f"resnet_cifar: {error}")
     printed = Table(*COLUMNS)
     for row in rows(results):

@@ -1,6 +1,7 @@
 """What the examples share: a training loop, accuracy, and runs that are kept and spread out."""
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import time
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from lrbi.atomic import replacing
+from lrbi.atomic import check_writable, replacing
 from lrbi.errors import InputError
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -61,6 +62,15 @@ def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor)
     return 100 * right / len(labels)
 
 
+def digest(*tensors: torch.Tensor) -> str:
+    """Eight hex digits that tell these values from others, for the names of runs."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(str(tuple(tensor.shape)).encode())
+        found.update(tensor.contiguous().numpy())
+    return found.hexdigest()[:8]
+
+
 class Runs:
     """Results of runs, each kept in a file of its own: what was run before is not run again.
 
@@ -88,6 +98,7 @@ class Runs:
         if not missing:
             return results
         self._folder.mkdir(parents=True, exist_ok=True)
+        check_writable(self.path(missing[0]))  # refused now, not after hours
         context = multiprocessing.get_context("spawn")
         console = Console(stderr=True)
         with (

@@ -239,6 +239,19 @@ def test_checkpoint_of_another_model(torch, example, tmp_path):
     assert "\n" not in str(refusal.value)
 
 
+def test_input_is_normalized(torch, example):
+    """A mean of 0 and a deviation of 1 over ImageNet's colours."""
+    model = example.ResNet32().eval()
+    seen = []
+    model.conv1.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    images = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1).expand(2, 3, 32, 32)
+    with torch.no_grad():
+        model(images)
+    expected = [-0.485 / 0.229, (1 - 0.456) / 0.224, (0.2 - 0.406) / 0.225]
+    wanted = torch.tensor(expected).view(1, 3, 1, 1).expand(2, 3, 32, 32)
+    torch.testing.assert_close(seen[0], wanted, check_stride=False)
+
+
 @pytest.mark.parametrize(
     ("ranks", "wide", "square"),
     [
@@ -307,7 +320,7 @@ def test_whole_example(example, folder, checkpoint, tmp_path, capsys):
     first = capsys.readouterr()
     assert len(first.err.splitlines()) >= 4
     kept = {path.name: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
-    digest = r"resnet32-[0-9a-f]{8}"
+    digest = r"resnet32-[0-9a-f]{8}-[0-9a-f]{8}"
     for what in ("dense", "0.7-magnitude", "0.7-2_2_2-outxin9", "0.7-2_2_2-3outx3in"):
         pattern = rf"{digest}-{re.escape(what)}-2-seed0-of15\.json"
         assert sum(bool(re.fullmatch(pattern, name)) for name in kept) == 1
@@ -320,6 +333,53 @@ def test_whole_example(example, folder, checkpoint, tmp_path, capsys):
     second = capsys.readouterr()
     assert (second.out, second.err) == (first.out, "")
     assert kept == {path.name: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
+
+
+def test_names_of_runs_tell_data_and_search(example, folder, checkpoint, tmp_path):
+    from training import Runs
+
+    class Noting(Runs):
+        def all(self, tasks, jobs):
+            self.tasks = tasks
+            return {name: {} for name in tasks}
+
+    def names(**options):
+        example._cifar.cache_clear()
+        runs = Noting(tmp_path / "runs")
+        usual = {"sparsity": 0.7, "ranks": [(2, 3, 4)], "iterations": 0, "seed": 0, "jobs": 1}
+        example.study(folder, checkpoint, runs, **usual | options)
+        efforts = {task[1][-1] for task in runs.tasks.values()}
+        assert efforts == {options.get("effort", "fast")}
+        first, data = {tuple(name.split("-")[1:3]) for name in runs.tasks}.pop()
+        assert all(name.startswith(f"resnet32-{first}-{data}-") for name in runs.tasks)
+        return data, [name.split("-", 3)[3] for name in runs.tasks]
+
+    write_pictures(folder)
+    ends = ["dense", "0.7-magnitude", "0.7-2_3_4-outxin9", "0.7-2_3_4-3outx3in"]
+    data, found = names()
+    assert found == [f"{end}-0-seed0-of20" for end in ends]
+    ends[2:] = ["0.7-2_3_4-high-outxin9", "0.7-2_3_4-high-3outx3in"]
+    assert names(effort="high") == (data, [f"{end}-0-seed0-of20" for end in ends])
+    tuned, _ = names(iterations=1)
+    write_binaries(folder)
+    assert names()[0] == data  # the same images in another kind of file
+    content = bytearray((folder / "data_batch_5.bin").read_bytes())
+    content[-1] ^= 1
+    (folder / "data_batch_5.bin").write_bytes(content)
+    assert names()[0] == data  # nothing is trained on
+    assert names(iterations=1)[0] not in (data, tuned)
+
+
+@pytest.mark.parametrize("effort", ["fast", "high"])
+def test_effort_reaches_every_layer(example, folder, checkpoint, monkeypatch, effort):
+    def stop(model, layers, **_):
+        raise KeyboardInterrupt(len(layers), {config.effort for config in layers.values()})
+
+    write_binaries(folder)
+    monkeypatch.setattr(example.lrbi.torch, "prune", stop)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        example.run(folder, checkpoint, "2/2/2", "3out x 3in", 0.7, 0, 0, 5, effort)
+    assert stopped.value.args == (30, {effort})
 
 
 def test_rows(example):
@@ -348,6 +408,8 @@ def test_rows(example):
         (["--sparsity", "1.5"], "Sparsity must be between 0 and 1, both excluded, not 1.5"),
         (["--data", "nowhere"], "Folder nowhere must hold CIFAR-10's test_batch as .bin"),
         (["--checkpoint", "no.th"], "Weight file no.th must be a file"),
+        (["--runs", "resnet32.th"], "[Errno 17] File exists: 'resnet32.th'"),
+        (["--runs", "/proc"], "Output /proc/resnet32-"),
     ],
 )
 def test_refusals(example, folder, checkpoint, tmp_path, monkeypatch, words, message):
