@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch lint format bench bench-hw paper docs clean prove mutate coverage soak fuzz
+.PHONY: help demo test test-torch lint format bench bench-hw paper masks docs clean prove mutate coverage soak fuzz
 
 help:
 	@echo "make demo        set up, then run the whole flow on a built-in layer"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench       the benchmarks: a table, and build/bench.json (DATA=DIR: real weights too)"
 	@echo "make bench-hw    all decoders side by side on an FPGA, and a sweep, into docs/: hours (DATA=DIR too)"
 	@echo "make paper       the paper's tables and figures into docs/paper: hours (DATA=DIR, CIFAR=DIR)"
+	@echo "make masks       what each effort gains, and other methods beside it, into docs/: half an hour (DATA=DIR)"
 	@echo "make prove       the formal proofs, each with its cover and its planted faults"
 	@echo "make mutate      the mutation score of the benches, and what they did not catch"
 	@echo "make coverage    Python branches by the tests, Verilog lines and toggles by the benches"
@@ -58,6 +59,9 @@ bench-hw: .venv/installed-bench
 paper: .venv/installed-paper
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m benchmarks.paper $(if $(DATA),--data $(DATA)) $(if $(CIFAR),--cifar $(CIFAR)) $(STEPS)
+
+masks: .venv/installed-bench
+	$(BIN)/python -m benchmarks.masks --data $(or $(DATA),$(error make masks needs DATA=DIR)) $(STEPS)
 
 VERIFY := $(BIN)/python -m verification
 

@@ -93,7 +93,8 @@ def contenders(case: Case) -> Iterator[Contender]:
 def ours(case: Case, name: str, tile: tuple[int, int], rank: int) -> Contender:
     """Our decoder of a case."""
     layer = lrbi.compress(
-        case.weights, lrbi.CompressConfig(sparsity=case.sparsity, rank=rank, tile=tile)
+        case.weights,
+        lrbi.CompressConfig(sparsity=case.sparsity, rank=rank, tile=tile, effort="fast"),
     )
     config = DecoderConfig(rank=layer.rank, tile_rows=tile[0], tile_cols=tile[1])
     masks = [lrbi.boolean_product(*layer.factors(tile)) for tile in range(len(layer.tiles))]

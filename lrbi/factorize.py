@@ -205,17 +205,22 @@ def _algorithm_1(
 ) -> tuple[Bits, Bits]:
     """I_p and I_z from NMF: sweep S_p, S_z following from S, and keep the least Cost."""
     target = manipulate(magnitudes, goal, problem.sparsity, problem.method)
-    row_scores, col_scores = equalize_peaks(
-        *ENGINES[problem.engine](target, rank, problem.iterations, rng)
-    )
+    scores = ENGINES[problem.engine](target, rank, problem.iterations, rng)
     ones = magnitudes.size - problem.zeros
-    sweep = Sweep(row_scores, col_scores, gains, ones)
+    return settle(*threshold(*scores, gains, ones), gains, ones)
+
+
+def threshold(
+    row_scores: Matrix, col_scores: Matrix, gains: Matrix, ones: int
+) -> tuple[Bits, Bits]:
+    """I_p and I_z of about ``ones`` ones from M_p (m x k) and M_z (k x n): the sweep over S_p."""
+    sweep = Sweep(*equalize_peaks(row_scores, col_scores), gains, ones)
     best = best_point(sweep.points(sweep.row_bits(np.geomspace(1 / 512, 1.0, _COARSE_STEPS))))
     for _ in range(_REFINEMENTS):
         between = np.linspace(best.before, best.after, _FINE_STEPS + 2)[1:-1].astype(np.intp)
         counts = np.union1d(between, best.row_bits)
         best = best_point(sweep.points(counts, best.before, best.after))
-    return settle(*sweep.factors(best), gains, ones)
+    return sweep.factors(best)
 
 
 def best_point(points: list["Point"]) -> "Point":

@@ -11,6 +11,7 @@ starts. Sweeps climb to where no bit of either factor can be improved alone; new
 that makes early sweeps inexact, lead away from there.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -182,7 +183,7 @@ class _Search:
     def refit(self, share: float, starts: int) -> None:
         """Fit this share of the ranks anew, one after the other."""
         ranks = len(self._bits[0])
-        for rank in self._rng.permutation(ranks)[: max(1, round(share * ranks))]:
+        for rank in self._rng.permutation(ranks)[: math.ceil(share * ranks)]:
             self._refit(rank, starts)
 
     def _refit(self, rank: int, starts: int) -> None:
