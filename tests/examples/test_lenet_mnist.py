@@ -311,3 +311,38 @@ def test_usage(mnist, tmp_path, capsys):
             lenet_mnist.main(["--data", str(mnist), *words])
         assert end.value.code == 2
     assert "'1,2' must be a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_a_network_is_judged_by_the_images_it_was_trained_on(mnist, tmp_path):
+    """Trained on 0 ... 1, as the study's LeNet-5 is; a network that tells too little is refused."""
+    import lenet_mnist
+    import torch
+    from safetensors.numpy import save_file
+    from training import batches, train
+
+    from benchmarks.paper import Study, _Judge
+
+    data = lenet_mnist.load_mnist(mnist)
+    torch.manual_seed(0)
+    model = lenet_mnist.LeNet5()
+    places = dict(zip(("conv1", "conv2", "fc1", "fc2"), "0257", strict=True))
+
+    def judge():
+        weights = {
+            f"{places[name.split('.')[0]]}.{name.split('.')[1]}": value.numpy().copy()
+            for name, value in model.state_dict().items()
+        }
+        (tmp_path / "weights").mkdir(exist_ok=True)
+        save_file(weights, tmp_path / "weights/lenet5_mnist.safetensors")
+        return _Judge(Study(tmp_path, None, tmp_path, tmp_path))
+
+    with pytest.raises(InputError, match=r"LeNet-5 must tell 98 % of the images right, not \d"):
+        judge()
+    shuffled = batches(
+        data["train"] + 0.5, data["train_labels"], 50, torch.Generator().manual_seed(0)
+    )
+    train(model, shuffled, range(60), lambda _: 0.02)
+    found = judge()
+    assert found.accuracy(np.zeros((500, 800), dtype=bool)) < 50  # nothing of FC1 is left
+    pruned = (found._model.conv2.weight == 0).float().mean()
+    assert pruned == pytest.approx(0.88, abs=1e-3)
