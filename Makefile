@@ -60,7 +60,7 @@ paper: .venv/installed-paper
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m benchmarks.paper $(if $(DATA),--data $(DATA)) $(if $(CIFAR),--cifar $(CIFAR)) $(STEPS)
 
-masks: .venv/installed-bench
+masks: .venv/installed-peers
 	$(BIN)/python -m benchmarks.masks --data $(or $(DATA),$(error make masks needs DATA=DIR)) $(STEPS)
 
 VERIFY := $(BIN)/python -m verification
