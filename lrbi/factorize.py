@@ -170,13 +170,13 @@ def _search(problem: TileProblem, magnitudes: Matrix, goal: Bits, rank: int) -> 
     if schedule is None:
         return start
     ones = magnitudes.size - problem.zeros
-    miss_before, kept_before = _outcome(*start, gains, ones)
+    lost_before, miss_before = _outcome(*start, gains, ones)
     tolerance = max(miss_before, int(SPARSITY_TOLERANCE * gains.size))
     results = refine(*start, gains, ones, schedule, rng)
     for factors in itertools.islice(results, _ATTEMPTS):
-        found = settle(*factors, gains, ones)
-        miss, kept = _outcome(*found, gains, ones)
-        if miss <= tolerance and kept >= kept_before:
+        found = settle_by_pairs(*settle(*factors, gains, ones), gains, ones)
+        lost, miss = _outcome(*found, gains, ones)
+        if miss <= tolerance and (lost, miss) <= (lost_before, max(miss, miss_before)):
             return found
     return start
 
@@ -189,10 +189,11 @@ def gains_of(magnitudes: Matrix, goal: Bits, objective: str) -> Matrix:
     return np.where(goal, magnitudes, rest * magnitudes)
 
 
-def _outcome(row_factor: Bits, col_factor: Bits, gains: Matrix, ones: int) -> tuple[int, float]:
-    """How many ones the product has too many or too few, and the gains that it keeps."""
+def _outcome(row_factor: Bits, col_factor: Bits, gains: Matrix, ones: int) -> tuple[float, int]:
+    """The gains that the product loses, and how many ones it has too many or too few."""
     mask = _cover(row_factor, col_factor) > 0
-    return abs(int(np.count_nonzero(mask)) - ones), float(gains[mask].sum(dtype=np.float64))
+    lost = float(gains[~mask].sum(dtype=np.float64))  # what is kept may be one weight's
+    return lost, abs(int(np.count_nonzero(mask)) - ones)
 
 
 def _algorithm_1(
@@ -369,6 +370,46 @@ def settle(row_factor: Bits, col_factor: Bits, gains: Matrix, ones: int) -> tupl
         else:
             cols.flat[flip - rows.size] = 1 - bit
     return rows > 0, cols > 0
+
+
+def settle_by_pairs(
+    row_factor: Bits, col_factor: Bits, gains: Matrix, ones: int
+) -> tuple[Bits, Bits]:
+    """Where single bits cannot settle S, turn one bit on and another off; the cheapest pair.
+
+    Small tiles need it: a bit of theirs is worth several cells, and S is met to the cell.
+    """
+    rows, cols = row_factor.astype(np.float32), col_factor.astype(np.float32)
+    cover = rows @ cols
+    surplus = int(np.count_nonzero(cover)) - ones
+    if abs(surplus) <= int(SPARSITY_TOLERANCE * gains.size):
+        return row_factor, col_factor
+    is_on = np.concatenate([rows.ravel(), cols.ravel()]) > 0
+    best: list[dict[int, tuple[float, int]]] = []
+    for bit, level in ((0, 0), (1, 1)):  # bits to turn on, and bits to turn off
+        cells = cover == level
+        moved = _per_bit(rows, cols, cells.astype(np.float32)).astype(np.intp)
+        worth = _per_bit(rows, cols, np.where(cells, gains, np.float32(0)))
+        if bit == 0:
+            worth = -worth
+        found: dict[int, tuple[float, int]] = {}
+        for place in np.flatnonzero(is_on == bool(bit)):
+            mine = (float(worth[place]), int(place))
+            if moved[place] and mine < found.get(int(moved[place]), (np.inf, 0)):
+                found[int(moved[place])] = mine
+        best.append(found)
+    pairs = sorted(
+        (price + best[1][added + surplus][0], place, best[1][added + surplus][1])
+        for added, (price, place) in best[0].items()
+        if added + surplus in best[1]
+    )
+    for _, *places in pairs[:8]:  # two bits may meet in a cell, and move another number of cells
+        bits = is_on.copy()
+        bits[places] ^= True
+        pair = bits[: rows.size].reshape(rows.shape), bits[rows.size :].reshape(cols.shape)
+        if np.count_nonzero(_cover(*pair)) == ones:
+            return pair
+    return row_factor, col_factor
 
 
 def _per_bit(rows: Matrix, cols: Matrix, cells: Matrix) -> Matrix:

@@ -57,8 +57,8 @@ def refine(
     """I_p and I_z (m x k, k x n) that keep more of ``gains`` (m x n), from those given.
 
     Their product has about ``ones`` ones, but not exactly; after the first result come others that
-    are about as good, without end. A sweep takes O(mnk) at most, and less the sparser the factors
-    are; so does fitting all ranks anew, times the number of starts.
+    are about as good, as long as heat finds any. A sweep takes O(mnk) at most, and less the sparser
+    the factors are; so does fitting all ranks anew, times the number of starts.
     """
     search = _Search(row_factor, col_factor, gains, ones, rng)
     search.climb(8)
@@ -70,14 +70,23 @@ def refine(
             heat = schedule.heat * cooling * search.worth_of_a_bit()
             for _ in range(schedule.sweeps):
                 search.sweep(heat)
-        search.refit(1.0, schedule.starts)
+        if schedule.refits:
+            search.refit(1.0, schedule.starts)
         search.climb(12)
         search.hold_best()
     yield search.factors()
-    while True:
-        search.sweep(0.5 * schedule.heat * search.worth_of_a_bit())
+    while search.sweep(0.5 * schedule.heat * search.worth_of_a_bit()):
         search.climb(4)
         yield search.factors()
+
+
+@dataclass(frozen=True)
+class _Note:
+    """A state of the search to come back to."""
+
+    kept: float
+    ones: int
+    arrays: tuple[NDArray[Any], ...]
 
 
 class _Search:
@@ -104,9 +113,11 @@ class _Search:
         self._gains = (gains, np.ascontiguousarray(gains.T))
         self._worth = tuple(map(np.empty_like, self._gains))
         self._ones, self._rng = ones, rng
-        self._best = -np.inf
-        covered = cover > 0
-        self.price = 0.5 * float(gains[covered].sum(dtype=np.float64)) / max(1, covered.sum())
+        self._noted: _Note | None = None
+        # Half of what a one of the mask gains; by the median, as the mean may be one weight's.
+        covered = gains[cover > 0]
+        hits = np.count_nonzero(covered) / max(1, covered.size) or 0.2
+        self.price = 0.5 * hits * float(np.median(gains[gains > 0])) if gains.any() else 0.0
         self._steer()
 
     def factors(self) -> tuple[Bits, Bits]:
@@ -122,18 +133,18 @@ class _Search:
     def hold_best(self) -> None:
         """Take note of what is found, or go back to what was noted before if that is better.
 
-        The gains are compared that would be left at the right number of ones, at today's price.
+        What is compared is worth at today's price: gains that would be left at as many ones.
         """
-        kept = float(self._gains[0].sum(where=self._cover[0] > 0, dtype=np.float64))
-        value = kept - self.price * (np.count_nonzero(self._cover[0]) - self._ones)
-        if value >= self._best:
-            self._best = value
-            self._noted = tuple(each.copy() for each in (*self._bits, *self._cover)), self.price
+        covered = self._cover[0] > 0
+        kept = float(self._gains[0].sum(where=covered, dtype=np.float64))
+        ones = int(np.count_nonzero(covered))
+        noted = self._noted
+        if noted is None or kept - noted.kept >= self.price * (ones - noted.ones):
+            arrays = tuple(each.copy() for each in (*self._bits, *self._cover))
+            self._noted = _Note(kept, ones, arrays)
         else:
-            for mine, noted in zip((*self._bits, *self._cover), self._noted[0], strict=True):
-                mine[...] = noted
-            self.price = self._noted[1]
-            self._steer()
+            for mine, array in zip((*self._bits, *self._cover), noted.arrays, strict=True):
+                mine[...] = array
 
     def climb(self, most: int) -> None:
         """Sweep without heat until nothing changes, ``most`` times at most."""

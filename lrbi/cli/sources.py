@@ -45,16 +45,17 @@ def source_options(verb: _Verb) -> _Verb:
             type=click.Choice(OBJECTIVES),
             default="paper",
             show_default=True,
-            help="Which magnitude a mask is to keep: that under the exact mask, that in full and "
-            "the rest by a quarter, or all of it alike.",
+            help="Which magnitude a mask is to keep. paper: that under the exact mask; mixed: "
+            "that, and the rest by a quarter; all: all of it alike.",
         ),
         click.option(
             "--effort",
             type=click.Choice(EFFORTS),
             default="normal",
             show_default=True,
-            help="How long to search for better factors: Algorithm 1 alone, a short search from "
-            "there, or a long one.",
+            help="How long to search for better factors. fast: the paper's Algorithm 1 alone; "
+            "normal: a short search from there, a few times as long; high: a long one, thirty "
+            "times as long.",
         ),
         click.option(
             "--engine",
