@@ -114,10 +114,10 @@ class _Search:
         self._worth = tuple(map(np.empty_like, self._gains))
         self._ones, self._rng = ones, rng
         self._noted: _Note | None = None
-        # Half of what a one of the mask gains; by the median, as the mean may be one weight's.
-        covered = gains[cover > 0]
-        hits = np.count_nonzero(covered) / max(1, covered.size) or 0.2
-        self.price = 0.5 * hits * float(np.median(gains[gains > 0])) if gains.any() else 0.0
+        # Half of what a one of the mask gains, the largest cut off: one weight must not set it.
+        covered = gains[cover > 0] if gains[cover > 0].any() else gains
+        cut = np.minimum(covered, np.quantile(covered, 0.95) or covered.max())
+        self.price = 0.5 * float(cut.mean(dtype=np.float64))
         self._steer()
 
     def factors(self) -> tuple[Bits, Bits]:
