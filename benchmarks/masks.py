@@ -164,8 +164,8 @@ def _tries(case: peers.Case, weights: np.ndarray) -> dict[str, dict[str, float]]
         "both: --effort high": search,
         "... from random bits": lambda: search(noise),
         "... from greedy blocks": lambda: search(blocks),
-        "... in one cycle of 150 rounds": lambda: search(cycles=1, rounds=150),
-        "best of 25 seeds of --effort normal": lambda: best_of(25),
+        "... in one cycle of 300 rounds": lambda: search(cycles=1, rounds=300),
+        "best of 40 seeds of --effort normal": lambda: best_of(40),
     }
     found = {}
     for name, run in tries.items():

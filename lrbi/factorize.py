@@ -24,7 +24,7 @@ SPARSITY_TOLERANCE = 1e-4
 EFFORTS = {
     "fast": None,
     "normal": Schedule(cycles=1, rounds=5, sweeps=10, refits=0.5, starts=4, heat=0.12),
-    "high": Schedule(cycles=5, rounds=30, sweeps=10, refits=0.5, starts=4, heat=0.15),
+    "high": Schedule(cycles=10, rounds=30, sweeps=10, refits=0.5, starts=4, heat=0.15),
 }
 """The search after Algorithm 1, by the names of efforts."""
 

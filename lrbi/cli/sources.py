@@ -54,7 +54,7 @@ def source_options(verb: _Verb) -> _Verb:
             default="normal",
             show_default=True,
             help="How long to search for better factors. fast: the paper's Algorithm 1 alone; "
-            "normal: a short search from there, a few times as long; high: a long one, thirty "
+            "normal: a short search from there, a few times as long; high: a long one, sixty "
             "times as long.",
         ),
         click.option(
