@@ -30,7 +30,7 @@ def test_a_digest_that_is_not_looked_at_is_found_out(monkeypatch):
     corpus = fuzz.make_corpus()
     monkeypatch.setattr(fuzz, "make_corpus", lambda: corpus)
     monkeypatch.setattr(factorfile, "_digest", lambda *words: Agreeable(digest(*words)))
-    cases = fuzz.run_cases(range(150))
+    cases = fuzz.run_cases(range(1000))
     assert "AssertionError: other data were read" in {case.problem for case in cases}
 
 
