@@ -5,12 +5,15 @@ with a register at every port: out of context where nextpnr can, else behind a h
 """
 
 import contextlib
+import functools
+import getpass
 import hashlib
 import json
 import os
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -26,6 +29,11 @@ from lrbi.config import DecoderConfig
 from lrbi.errors import InputError, LrbiError, MissingToolError
 from lrbi.process import Command, run_all
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _KEPT = 4096  # results in the cache
 _START = """
 import sys
@@ -34,6 +42,23 @@ from importlib.metadata import entry_points
 (program,) = entry_points(group="console_scripts", name=sys.argv[0])
 sys.exit(program.load()())
 """  # where a package's programs were put differs; this finds them by their names
+
+
+@functools.cache
+def prepare(tool: str) -> None:
+    """Have a tool of YoWASP compiled, one process at a time.
+
+    A tool compiles itself when it is first run, into a file that it maps; two that do so at once
+    take the file from under each other, and die.
+    """
+    lock = Path(tempfile.gettempdir()) / f"lrbi-yowasp-{getpass.getuser()}.lock"
+    with contextlib.ExitStack() as stack:
+        if fcntl is not None:
+            fcntl.flock(stack.enter_context(lock.open("w")), fcntl.LOCK_EX)
+        subprocess.run(
+            [sys.executable, "-c", _START, tool, "--version"], check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -371,6 +396,8 @@ class _Tasks:
 
         if waiting:
             self._progress("synthesis", self._done, self._total)
+        for tool in {task.tool for task in waiting}:
+            prepare(tool)
         run_all(commands, self._jobs, done)
 
     def _command(self, task: _Task) -> Command:

