@@ -6,7 +6,6 @@ with a register at every port: out of context where nextpnr can, else behind a h
 
 import contextlib
 import functools
-import getpass
 import hashlib
 import json
 import os
@@ -51,10 +50,14 @@ def prepare(tool: str) -> None:
     A tool compiles itself when it is first run, into a file that it maps; two that do so at once
     take the file from under each other, and die.
     """
-    lock = Path(tempfile.gettempdir()) / f"lrbi-yowasp-{getpass.getuser()}.lock"
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("YOWASP_CACHE_DIR") or Path(caches) / "YoWASP")
     with contextlib.ExitStack() as stack:
         if fcntl is not None:
-            fcntl.flock(stack.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # what cannot be written cannot be spoilt
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((folder / "lrbi.lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(
             [sys.executable, "-c", _START, tool, "--version"], check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -258,7 +258,7 @@ def test_tools_are_compiled_one_at_a_time(tmp_path, monkeypatch):
     """Two first runs at once would take YoWASP's file from under each other."""
     import fcntl
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("YOWASP_CACHE_DIR", str(tmp_path))
     ran = []
 
     def run(words, **_):
