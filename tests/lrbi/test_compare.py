@@ -9,9 +9,9 @@ from lrbi.limit import entropy, kept_limit
 from lrbi.prune import exact_mask
 
 
-def comparison(weights, **options):
-    exact = exact_mask(weights, 0.8)
-    layer = lrbi.compress(weights, lrbi.CompressConfig(sparsity=0.8, rank=3))
+def comparison(weights, sparsity=0.8, **options):
+    exact = exact_mask(weights, sparsity)
+    layer = lrbi.compress(weights, lrbi.CompressConfig(sparsity=sparsity, rank=3))
     return compare(weights, exact, layer, **options), exact, layer
 
 
@@ -52,7 +52,7 @@ def test_what_does_not_apply_is_left_out(weights):
 
 
 def test_several_layers_are_added_up(fours, weights):
-    one, two = comparison(fours)[0], comparison(weights)[0]
+    one, two = comparison(fours)[0], comparison(weights, sparsity=0.5)[0]
     both = together([one, two])
     assert together([one]) is one
     found = {entry.name: entry for entry in both.formats}
